@@ -38,6 +38,8 @@ class Repair:
         minor = int(version.rpartition(".")[2])
         self.is_needed = minor < 40
         self._has_names = minor >= 39
+        self.reduces_codes = minor < 44
+        """True before Slurm 25.11: see `forms.exit_code`."""
         self._known: dict[tuple[int, int, int], tuple[bytes, bytes]] = {}
 
     def note(self, job: Mapping[str, Any]) -> None:
@@ -72,6 +74,9 @@ def make_rows(job: Mapping[str, Any], repair: Repair) -> Iterator[list[bytes]]:
     yield row
     for step in steps:
         step_row = _step_row(job, step, shown, raw)
+        step_row[EXIT_CODE] = forms.exit_code(
+            step.get("exit_code"), is_reduced=repair.reduces_codes
+        )
         if repair.is_needed and _is_lost_batch(step_row):
             step_row[EXIT_CODE] = row[EXIT_CODE]
         yield step_row
@@ -108,7 +113,9 @@ def _job_row(
     memory = forms.tres_count(requested, "mem")
     ended = [one for one in steps if forms.state(one.get("state")) not in _UNENDED]
     exit_code, reservation = repair.apply(
-        job, forms.exit_code(job.get("exit_code")), forms.text(at(job, "reservation", "name"))
+        job,
+        forms.exit_code(job.get("exit_code"), is_reduced=repair.reduces_codes),
+        forms.text(at(job, "reservation", "name")),
     )
     row = {
         "JobID": shown,
@@ -166,7 +173,6 @@ def _step_row(
         "ReqNodes": forms.digits(at(step, "nodes", "count")),
         "NodeList": forms.text(at(step, "nodes", "range")),
         "Layout": forms.text(at(step, "task", "distribution")),
-        "ExitCode": forms.exit_code(step.get("exit_code")),
         "AllocTRES": forms.tres(allocated),
         "AveCPU": _usage_time(average),
         "MinCPU": _usage_time(least),

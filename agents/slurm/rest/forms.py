@@ -96,9 +96,10 @@ def state(value: Any) -> bytes:
     return shown.encode("utf-8", "backslashreplace")
 
 
-def exit_code(value: Any) -> bytes:
+def exit_code(value: Any, *, is_reduced: bool = True) -> bytes:
     """Return `CODE:SIGNAL` of an exit status, as sacct prints it.
 
+    is_reduced: sacct subtracts 128 from larger codes. Since Slurm 25.11 it does not.
     It is an object with return_code and signal, or until v0.0.39 in /slurm the number of wait(2).
     """
     status = number(value)
@@ -110,7 +111,7 @@ def exit_code(value: Any) -> bytes:
         signal = next((one for one in map(number, signals) if one), 0)
         # A negative code stands for a signal in v0.0.39.
         code = 0 if signal else max(0, number(at(value, "return_code")) or 0)
-    return b"%d:%d" % (code - 128 if code >= 128 else code, signal)
+    return b"%d:%d" % (code - 128 if is_reduced and code >= 128 else code, signal)
 
 
 def duration(seconds: int, microseconds: int = 0) -> bytes:

@@ -141,6 +141,9 @@ def test_series_of_a_job_grow_and_end_with_it(
     slurm.run("scancel", str(job))
     slurm.wait_for(job)
     deadline = time.monotonic() + 60
-    while name in (last := scrape(slurm, tmp_path, "ccagent,cgroup_exporter")):
-        assert time.monotonic() < deadline
-    assert not [each for each in last if f'jobid="{job}"' in each]
+    while found := [
+        each
+        for each in scrape(slurm, tmp_path, "ccagent,cgroup_exporter")
+        if f'jobid="{job}"' in each
+    ]:
+        assert time.monotonic() < deadline, found

@@ -115,6 +115,14 @@ def test_exit_codes(value: Any, text: bytes) -> None:
     assert forms.exit_code(value) == text
 
 
+@pytest.mark.parametrize(("version", "text"), [("v0.0.43", b"127:0"), ("v0.0.44", b"255:0")])
+def test_codes_above_128_are_those_of_the_releases_sacct(version: str, text: bytes) -> None:
+    failed = {"status": ["ERROR"], "return_code": unset(255)}
+    job = {"job_id": 7, "exit_code": failed, "steps": [{"step": {"id": "0"}, "exit_code": failed}]}
+    rows = list(make_rows(job, Repair(version)))
+    assert [row[FIELDS.index("ExitCode")] for row in rows] == [text, text]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
