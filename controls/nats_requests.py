@@ -34,7 +34,7 @@ from ccagent.net.nats_session import (
     log_loop_error,
 )
 from ccagent.net.nats_thread import NatsThread, connect_to_any, open_any
-from ccagent.service.signals import time_limit
+from ccagent.service.signals import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -71,9 +71,7 @@ class NatsRequests:
         signatures: SignatureCheck | None,
         calls: BoundedCalls,
     ) -> None:
-        self.settings = settings
-        self.responder = responder
-        self.signatures = signatures
+        self.replace(settings, responder, signatures)
         self._calls = calls
         self._reader = LineReader()
         self._session: NatsSession | None = None
@@ -116,6 +114,9 @@ class NatsRequests:
     ) -> None:
         """Apply a configuration with the same connection."""
         self.settings, self.responder, self.signatures = settings, responder, signatures
+        seconds = settings.time_limit.seconds
+        self._late = f"no answer of the machine within {seconds:g} s"
+        self._limit = TimeLimit(seconds, self._late)
 
     def send_event(self, subject: str, body: bytes) -> None:
         """Send an event message, if necessary after the next connection."""
@@ -187,11 +188,10 @@ class NatsRequests:
         if request.refusal:
             return responder.reply(line, "ERROR", request.refusal)
         seconds = self.settings.time_limit.seconds
-        late = f"no answer of the machine within {seconds:g} s"
         is_quick = responder.is_quick(line, request.sender, request.only)
         try:
             if is_quick:
-                with time_limit(seconds, late):
+                with self._limit:
                     return responder.answer(line, request.sender, request.only)
             return await self._calls.call(
                 lambda: responder.answer(line, request.sender, request.only), seconds
@@ -201,7 +201,7 @@ class NatsRequests:
                 responder.note_hanging(line)
             logger.error("controls: %s: no answer within %g s", line.measurement, seconds,
                          key="controls no answer")  # fmt: skip
-            return responder.reply(line, "ERROR", str(error) or late)
+            return responder.reply(line, "ERROR", str(error) or self._late)
 
     async def _post(self, request: Incoming, answer: Line) -> None:
         """Publish an answer, with a delay if all nodes answer the same request."""

@@ -14,7 +14,7 @@ from ccagent.config.options import Options, load_configuration, public_url
 from ccagent.errors import CcagentError, ConfigurationError, ProgramError, RejectedError
 from ccagent.log import logger, printable
 from ccagent.records.encoding import Profile, encode_each
-from ccagent.service.signals import allow_interrupts, time_limit
+from ccagent.service.signals import TimeLimit, allow_interrupts
 from ccagent.transports.base import Transport, build_transport
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _limit(agent: Agent[Any]) -> AbstractContextManager[None]:
     """Return the time limit of an agent's only sample."""
     agent.is_only_sample = True
     limit = agent.settings.time_limit
-    return time_limit(limit.seconds, f"agent {agent.name}: not finished after {limit}")
+    return TimeLimit(limit.seconds, f"agent {agent.name}: not finished after {limit}")
 
 
 def _sample_and_send(configuration: Configuration, agent: Agent[Any], node: Node) -> bool:

@@ -212,7 +212,11 @@ def _beside(path: str) -> list[str]:
     directory = os.path.join(os.path.dirname(path), DIRECTORY)
     names = _list_toml(directory)
     if names:
-        _check_owner(directory, os.stat(directory))
+        try:
+            status = os.stat(directory)
+        except OSError as error:  # it was removed meanwhile
+            raise ConfigurationError(f"{directory}: {error.strerror}") from error
+        _check_owner(directory, status)
     return [os.path.join(directory, name) for name in names]
 
 

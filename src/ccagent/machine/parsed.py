@@ -110,7 +110,7 @@ class FileErrors:
             raise self._missing
 
     def attempt(self, path: str, call: Callable[[], T]) -> T | None:
-        """Return the result of a call that reads a file; None as `try_parsed`."""
+        """Return the result of a call that reads a file; None as for `try_parsed`."""
         try:
             return call()
         except NotHereError as error:

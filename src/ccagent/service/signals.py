@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ProgramError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from types import FrameType
 
 
@@ -76,24 +76,40 @@ class _TimeOver(BaseException):
     """A BaseException, because agents and controls catch Exception."""
 
 
-@contextlib.contextmanager
-def time_limit(seconds: float, text: str) -> Generator[None]:
-    """Interrupt the body after a time limit, unless it hangs in the kernel.
+class TimeLimit:
+    """Interrupts its body after a time limit, unless it hangs in the kernel. For the main thread.
 
-    Raise ProgramError with `text` at the time limit.
+    Raise ProgramError with `text` then. It can be entered repeatedly: the timer goes on until it
+    finds no body, because setting it costs more than a short read. A later body than the first may
+    take a quarter of the limit longer.
     """
 
-    def over(_number: int, _frame: FrameType | None) -> None:
-        raise _TimeOver
+    def __init__(self, seconds: float, text: str) -> None:
+        self._seconds = min(seconds, _LONGEST_LIMIT)
+        self._text = text
+        self._began: float | None = None
+        self._is_set = False
 
-    signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, min(seconds, _LONGEST_LIMIT))
-    try:
-        yield
-    except _TimeOver as error:
-        raise ProgramError(text) from error
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+        if not self._is_set:
+            self._is_set = True
+            signal.signal(signal.SIGALRM, self._look)
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, self._seconds / 4)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        self._began = None
+        if kind is _TimeOver:
+            raise ProgramError(self._text) from error
+
+    def _look(self, _number: int, _frame: FrameType | None) -> None:
+        if self._began is None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._is_set = False
+        elif time.monotonic() - self._began >= self._seconds:
+            raise _TimeOver
 
 
 class WakeUp:
