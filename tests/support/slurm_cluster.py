@@ -181,7 +181,7 @@ class SlurmCluster:
         return found
 
     def wait_for(
-        self, job: int, states: Collection[str] = ENDED, *, time_limit: float = 120
+        self, job: int, states: Collection[str] = ENDED, *, time_limit: float = 240
     ) -> None:
         """Wait until sacct knows a job and all its tasks are in one of `states`."""
         last: list[str] = []
@@ -190,7 +190,15 @@ class SlurmCluster:
             last[:] = [state for _, state in self.states(job)]
             return bool(last) and set(last) <= set(states)
 
-        _wait(reached, time_limit, lambda: f"job {job} isn't {' or '.join(states)} but {last}")
+        def reason() -> str:
+            return f"job {job} isn't {' or '.join(states)} but {last}: {self.queue_and_nodes()}"
+
+        _wait(reached, time_limit, reason)
+
+    def queue_and_nodes(self) -> str:
+        """Return which jobs have not ended, on which nodes or why not, and the nodes' states."""
+        queue = self.run("squeue", "-h", "-o", "%A %j %T %R")
+        return f"{queue}{self.run('sinfo', '-h', '-N', '-o', '%N %T %C %E')}"
 
     def _prepare(self) -> None:
         self.directory.chmod(0o755)

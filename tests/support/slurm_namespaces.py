@@ -109,18 +109,19 @@ def main(directory: Path, nodes: Sequence[str]) -> int:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )
+        assert first.stdout is not None
+        line = first.stdout.readline()
         try:
-            assert first.stdout is not None
-            line = first.stdout.readline()
             if not line:
                 return 1
             os.write(sys.stdout.fileno(), line)
             sys.stdin.buffer.read()
-            _thaw(nodes)
-            # When the first process of a namespace has ended, all others have.
-            os.kill(int(line), signal.SIGKILL)
         finally:
-            first.wait()
+            # When the first process of a namespace has ended, all others have.
+            if line:
+                os.kill(int(line), signal.SIGKILL)
+            while not _has_ended(first):
+                _thaw(nodes)
             _remove_cgroups(nodes)
             shutil.rmtree(directory)
     return 0
@@ -141,11 +142,19 @@ def _turn() -> Generator[None, None, None]:
         yield
 
 
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(0.2)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 def _thaw(nodes: Sequence[str]) -> None:
-    """Resume suspended jobs: what is frozen can't be killed."""
+    """Resume suspended jobs: what is frozen can't be killed. Groups vanish meanwhile."""
     for node in nodes:
-        for state in _CGROUPS.glob(f"freezer/slurm_{node}/**/freezer.state"):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for state in _CGROUPS.glob(f"freezer/slurm_{node}/**/freezer.state"):
                 state.write_text("THAWED")
 
 

@@ -80,6 +80,7 @@ class Jobs:
         )
         # Accounting joins the two by time: it must be older than its job, in whole seconds.
         time.sleep(1.1)
+        self._changed_ones()
         self._kinds()
         self._interactive_ones()
         self._limits_and_memory()
@@ -88,7 +89,7 @@ class Jobs:
         self._cancelled()
         self._changed_while_running()
 
-    def wait(self, *names: str, time_limit: float = 120) -> None:
+    def wait(self, *names: str, time_limit: float = 240) -> None:
         """Wait until sacct knows these jobs, or all, in the states where they are to end."""
         deadline = time.monotonic() + time_limit
         while self._interactive:
@@ -127,15 +128,19 @@ class Jobs:
         self._changed.unlink(missing_ok=True)
         for user in USERS:
             self.cluster.run("scancel", f"--user={user}")
-        deadline = time.monotonic() + 90
-        while queue := self.cluster.run("squeue", "-h", "-o", "%A %T"):
+        deadline = time.monotonic() + 240
+        while self.cluster.run("squeue", "-h", "-o", "%A"):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"jobs don't end: {queue}")
+                raise TimeoutError(f"jobs don't end: {self.cluster.queue_and_nodes()}")
             time.sleep(0.2)
         if RESERVATION in self.cluster.run("scontrol", "show", "reservation"):
             self._control("delete", f"ReservationName={RESERVATION}")
 
-    def _kinds(self) -> None:
+    def _changed_ones(self) -> None:
+        """Submit what is changed later, and wait until it runs.
+
+        Behind jobs that wait for two nodes it would not start, nor would they: it fills one node.
+        """
         add = self._add
         add("timeout", "bob", "TIMEOUT", "-t", "2", script="srun sleep 300")
         add("requeued", "bob", "COMPLETED", script="[ $SLURM_RESTART_COUNT ] || sleep 300")
@@ -146,7 +151,17 @@ class Jobs:
         add("special exit", "alice", "PENDING", script="sleep 300")
         add("cancelled", "alice", "CANCELLED", script="sleep 300")
         add("preempted", "bob", "PREEMPTED", *_half_a_node("low"), script="sleep 300")
+        ids = ",".join(map(str, self.ids.values()))
+        deadline = time.monotonic() + 240
+        while set(self.cluster.run("squeue", "-h", "-j", ids, "-o", "%T").split()) != {"RUNNING"}:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"not all of {ids} are running: {self.cluster.queue_and_nodes()}"
+                )
+            time.sleep(0.1)
 
+    def _kinds(self) -> None:
+        add = self._add
         add("plain", "alice", "COMPLETED", script="sleep 1")
         add("exit 3", "alice", "FAILED", script="exit 3")
         add("exit 255", "bob", "FAILED", "-A", "chem", script="exit 255")
@@ -239,13 +254,11 @@ class Jobs:
     def _changed_while_running(self) -> None:
         """Do to running jobs what Slurm or an administrator may do."""
         ids = self.ids
-        self._await_running("preempted", "cancelled", "resized", "special exit", "requeued")
         self._add("urgent", "alice", "COMPLETED", *_half_a_node("urgent"), script="sleep 1")
         self.cluster.run("scancel", str(ids["cancelled"]), user="alice")
         self._control("update", f"JobId={ids['resized']}", "NumNodes=1")
         self._control("requeuehold", "State=SpecialExit", ids["special exit"])
         self._control("requeue", ids["requeued"])
-        self._await_running("resumed", "suspended", "timeout")
         self._control("suspend", ids["resumed"])
         self._control("suspend", ids["suspended"])
         # Limits are whole minutes, and looked at every half a minute.
@@ -256,17 +269,6 @@ class Jobs:
 
     def _control(self, *arguments: str | int) -> None:
         self.cluster.run("scontrol", *(str(each) for each in arguments))
-
-    def _await_running(self, *names: str) -> None:
-        jobs = ",".join(str(self.ids[name]) for name in names)
-        deadline = time.monotonic() + 90
-        while {"RUNNING"} != (now := set(self._squeue(jobs))):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{names} aren't all running but {now}")
-            time.sleep(0.1)
-
-    def _squeue(self, jobs: str) -> list[str]:
-        return self.cluster.run("squeue", "-h", "-j", jobs, "-o", "%T").split()
 
 
 def _half_a_node(partition: str) -> list[str]:

@@ -158,6 +158,12 @@ def test_a_job_without_any_process_is_seen_with_its_card(
 ) -> None:
     if slurm.tracking != "cgroup":
         pytest.skip("without cgroups nothing on the node shows a job that runs nothing")
+
+    def has_groups() -> bool:
+        # Slurm makes a job's control groups after it says that the job runs.
+        return {batch, allocation} <= {each["job"] for each in sampled(agent)[0]["jobs"]}
+
+    until(has_groups)
     attributes, points = sampled(agent)
     assert listed(attributes, allocation) == of_slurm(slurm, allocation)
     assert listed(attributes, batch) == of_slurm(slurm, batch)
