@@ -108,6 +108,7 @@ class NodeKpis:
         for paced in self._readers.values():
             paced.reader.wanted = _METRICS
         self._bandwidth_before: tuple[int, float] | None = None
+        self._has_infiniband = False
 
     def read(self, node: Node, wanted: Collection[str]) -> dict[str, float | str]:
         """Return the available wanted KPIs; shares and rates are those since the last call.
@@ -125,7 +126,10 @@ class NodeKpis:
                 kpis[NODE_MEMORY_BANDWIDTH] = round(bandwidth, 1)
         if NODE_INTERCONNECT in wanted:
             network = self._values(node, NetworkReader)
-            if traffic := self._values(node, InfinibandReader) or network:
+            infiniband = self._values(node, InfinibandReader)
+            # Once without a rate, InfiniBand is not replaced by the slower network.
+            self._has_infiniband = self._has_infiniband or bool(infiniband)
+            if traffic := infiniband if self._has_infiniband else network:
                 kpis[NODE_INTERCONNECT] = round(sum(traffic.values()), 1)
         if INPUT_OUTPUT in wanted and (
             transfers := [

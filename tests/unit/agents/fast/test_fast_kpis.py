@@ -130,6 +130,11 @@ def test_infiniband_comes_before_the_network(node: KpiNode) -> None:
     found = reader.read(node, []).node
     assert found[kpi.NODE_INTERCONNECT] == 4e9
     assert found[kpi.COMMUNICATION] == "high"
+    for name in ("port_rcv_data", "port_xmit_data"):
+        node.file(f"{port}/counters/{name}", "")
+    node.counters(4)
+    node.still.passed += 2
+    assert kpi.NODE_INTERCONNECT not in reader.read(node, []).node
 
 
 def test_resctrl_counts_memory_traffic_where_perf_does_not(node: KpiNode) -> None:
