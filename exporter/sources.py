@@ -20,6 +20,7 @@ from ccagent.machine.descriptors import KeptFiles
 from ccagent.machine.gpu.gpm import ACTIVITY, TRAFFIC
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.process_files import parse_environ
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,14 +165,10 @@ def _read_environment(node: Node, uid: int, pids: list[int]) -> dict[str, str]:
 
 def parse_job_variables(content: bytes) -> dict[str, str]:
     """Parse /proc/PID/environ. Return account, partition and name of the job, if set."""
-    found: dict[str, str] = {}
-    for entry in content.split(b"\0"):
-        name, equals, value = entry.partition(b"=")
-        key = _VARIABLES.get(name)
-        if key is not None and equals:
-            text = value.decode("utf-8", "replace")[:_LONGEST_NAME]
-            found.setdefault(key, text)
-    return found
+    return {
+        _VARIABLES[name]: value.decode("utf-8", "replace")[:_LONGEST_NAME]
+        for name, value in parse_environ(content, _VARIABLES).items()
+    }
 
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.counters import JobCounters
+from ccagent.machine.procfs.process_files import parse_environ
 from ccagent.views.amounts import mean_of_known
 
 if TYPE_CHECKING:
@@ -348,6 +349,10 @@ _MOST_ASKED = 4
 _LONGEST = 256
 _DIGITS = 12
 _CPUS = b"SLURM_CPUS_ON_NODE"
+_JOB_VARIABLES = (
+    *(b"SLURM_JOB_ID", b"SLURM_JOB_NAME", b"SLURM_JOB_PARTITION"),
+    *(b"SLURM_JOB_START_TIME", b"SLURM_JOB_END_TIME", _CPUS),
+)
 
 
 class JobEnvironment(NamedTuple):
@@ -368,11 +373,7 @@ def parse_job_environment(content: bytes) -> JobEnvironment | None:
 
     Users can change their environment: these values are only displayed.
     """
-    found: dict[bytes, bytes] = {}
-    for entry in content.split(b"\0"):
-        name, equals, value = entry.partition(b"=")
-        if equals and (name.startswith(b"SLURM_JOB_") or name == _CPUS):
-            found.setdefault(name, value)
+    found = parse_environ(content, _JOB_VARIABLES)
 
     def text(name: bytes) -> str:
         return found.get(name, b"")[:_LONGEST].decode("utf-8", "replace")

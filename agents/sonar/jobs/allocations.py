@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.cgroup.jobs import known_directories
 from ccagent.machine.hostlist import expand
+from ccagent.machine.procfs.process_files import parse_environ
 from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
@@ -79,11 +80,10 @@ def parse_devices(content: bytes) -> frozenset[str] | None:
 
 def parse_environment(content: bytes) -> Claim | None:
     """Return the cards that /proc/PID/environ gives the job; None if it names none."""
-    variables: dict[bytes, str] = {}
-    for entry in content.split(b"\0"):
-        name, equals, value = entry.partition(b"=")
-        if equals and (name in _GLOBAL or name in _VISIBLE):
-            variables.setdefault(name, value.decode("ascii", "replace").strip())
+    variables = {
+        name: value.decode("ascii", "replace").strip()
+        for name, value in parse_environ(content, _GLOBAL + _VISIBLE).items()
+    }
     for name in _GLOBAL:
         numbers = parse_numbers(variables.get(name, ""))
         if numbers:

@@ -1,11 +1,14 @@
-"""Parsers of /proc/PID/stat, statm and io. Source of all fields: proc(5)."""
+"""Parsers of /proc/PID/stat, statm, io and environ. Source of all fields: proc(5)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the field `flags` (include/linux/sched.h)."""
@@ -129,6 +132,19 @@ def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:
     if min(io) < 0 or max(io) > LARGEST_UINT:
         raise UnparsableError("a number is out of range")
     return io
+
+
+def parse_environ(content: bytes, names: Collection[bytes]) -> dict[bytes, bytes]:
+    """Return these variables of /proc/PID/environ; of equal names the first, as getenv(3) does.
+
+    Users can change all of it.
+    """
+    found: dict[bytes, bytes] = {}
+    for entry in content.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals and name in names:
+            found.setdefault(name, value)
+    return found
 
 
 def command_text(command: bytes, state: bytes) -> str:
