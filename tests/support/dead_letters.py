@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 
 def read_dead_letters(queue: Queue) -> list[QueueEntry]:
     """Return the dead letters of open segments."""
-    segments = queue._segments
     return [
         message.entry
-        for segment in segments._segments.values()
-        for message in parse_segment(
-            segment.file.read(0, segment.file.size), segments.owner
-        ).messages
+        for segment in queue._segments.values()
+        for message in parse_segment(segment.file.read(0, segment.file.size), queue.owner).messages
         if message.is_dead and message.entry is not None
     ]

@@ -87,10 +87,6 @@ def resume(last: Moment | None, newest: float, boot: bytes, uptime: float) -> Mo
     """
     if last is None:
         return Moment(newest, boot, uptime)
-    return advance(last if last.boot == boot else last._replace(clock=newest), boot, uptime)
-
-
-def advance(last: Moment, boot: bytes, uptime: float) -> Moment:
-    """Return the reading after `last`, at `uptime` seconds of the boot `boot`."""
-    begin = last.uptime if boot == last.boot and uptime >= last.uptime else 0.0
-    return Moment(last.clock + uptime - begin, boot, uptime)
+    if last.boot == boot and last.uptime <= uptime:
+        return Moment(last.clock + uptime - last.uptime, boot, uptime)
+    return Moment(newest + uptime, boot, uptime)

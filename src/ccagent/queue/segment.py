@@ -25,7 +25,7 @@ from ccagent.queue.record_log import DamagedPart, LogFile, frame, read_record, r
 from ccagent.service.private_files import open_private, sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 WAITING, DONE, DEAD = 0x55, 0xAA, 0x33
 """States of a message. Any two differ in at least four bits, so a flipped bit does no harm."""
@@ -133,6 +133,17 @@ class SegmentContent(NamedTuple):
         """The last reading of the queue's clock."""
         clock = self.header.moment.clock if self.header is not None else 0.0
         return max((each.entry.clock for each in self.messages if each.entry), default=clock)
+
+    @property
+    def damaged_bytes(self) -> int:
+        """The bytes in the damaged parts."""
+        return sum(part.size for part in self.damaged)
+
+    def describe_owner(self) -> str:
+        """Return who queued the messages of another sink or machine; empty for own ones."""
+        if self.header is None or not self.is_foreign:
+            return ""
+        return f"queued by host {self.header.owner.host} for sink {self.header.owner.sink}"
 
     @property
     def waiting(self) -> list[StoredMessage]:
@@ -306,17 +317,16 @@ class QueueSegment:
         self.header, self.newest, self.is_counted = header, header.moment.clock, True
         self.file = MemoryFile(encode_header(header))
 
-    def store(self, path: str, room: int, *, is_synced: bool) -> bool:
+    def store(self, path: str, room: int, *, is_synced: bool) -> None:
         """Move the segment from memory to a new file of `room` bytes, if there are as many.
 
-        Return False if another process has locked the file first. Raise OSError or
-        NotPermittedError; the segment then stays in memory.
+        Raise FileExistsError, also if another process has locked the file first. Raise OSError or
+        NotPermittedError. The segment then stays in memory.
         """
         file = LogFile(path, open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         try:
             if not lock(file.descriptor):
-                file.close()
-                return False
+                raise FileExistsError(path)  # noqa: TRY301 - the file is removed below
             file.allocate(room)
             file.append(self.file.read(0, self.file.size), is_synced=is_synced)
             if is_synced:
@@ -327,7 +337,6 @@ class QueueSegment:
             file.close()
             raise
         self.path, self.file = path, file
-        return True
 
     def rescue(self) -> None:
         """Move the segment from an open file to memory. Raise OSError."""
@@ -337,16 +346,11 @@ class QueueSegment:
         self.path, self.file = "", MemoryFile(content)
         self._write_states()
 
-    def append(
-        self, records: Sequence[bytes], entries: Sequence[QueueEntry], *, is_synced: bool
-    ) -> None:
-        """Write records and index their entries. Raise OSError."""
-        position = self.file.size - 1
-        self.file.append(b"".join(records), is_synced=is_synced)
-        for record, entry in zip(records, entries, strict=True):
-            position += len(record)
-            self._add(position, len(record), entry)
-            self.newest = max(self.newest, entry.clock)
+    def append(self, record: bytes, entry: QueueEntry, *, is_synced: bool) -> None:
+        """Write a record and index its entry. Raise OSError."""
+        self.file.append(record, is_synced=is_synced)
+        self._add(self.file.size - 1, len(record), entry)
+        self.newest = max(self.newest, entry.clock)
 
     def read(self, position: int, seed: int) -> QueueEntry | None:
         """Return an indexed message; None if another process has finished it. Raise OSError.

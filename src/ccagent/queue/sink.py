@@ -85,7 +85,7 @@ class Sink:
     @property
     def unsaved(self) -> int:
         """The number of messages that would be lost if the process ended now."""
-        return self._queue.count_in_memory()
+        return self._queue.count(in_memory=True)
 
     @property
     def is_alive(self) -> bool:
@@ -138,7 +138,7 @@ class Sink:
         if self._has_ended:
             left, lost = self._left, self._queue.lost
         else:
-            left, lost = self._queue.count(), self._queue.count_in_memory()
+            left, lost = self._queue.count(), self._queue.count(in_memory=True)
         if left > lost:
             logger.info(
                 "sink %s: %d messages stay queued for the next start", self.name, left - lost
@@ -241,7 +241,7 @@ class Sink:
                     "`ccagent outbox flush` with the old configuration sends them",
                     self.name,
                     self._queue.path,
-                    self._queue.count() - self._queue.count_in_memory(),
+                    self._queue.count() - self._queue.count(in_memory=True),
                 )
                 return
             time.sleep(_LOCK_RETRIED)

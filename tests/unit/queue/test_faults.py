@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ccagent.config.configuration import OutboxSettings
-from ccagent.queue.queue import Queue, make_segments
+from ccagent.queue.queue import Queue
+from ccagent.queue.segment_directory import read_files
 from ccagent.records.message import Message
 from tests.support.faulty_calls import FaultyCalls
 
@@ -60,7 +61,7 @@ def read_back(directory: Path) -> tuple[list[str], set[str]]:
     while batch := queue.next_batch():
         found += [queued.message.id for queued in batch]
         queue.remove([queued.number for queued in batch])
-    files = make_segments("backend", where(directory)).read_files()
+    files = read_files(queue.path, queue.owner)
     letters = {
         each.entry.message.id
         for content in files.values()
