@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.queue.segment import parse_segment
+from ccagent.queue.segment import DEAD, parse_segment
 
 if TYPE_CHECKING:
     from ccagent.queue.entry import QueueEntry
@@ -17,5 +17,5 @@ def read_dead_letters(queue: Queue) -> list[QueueEntry]:
         message.entry
         for segment in queue._segments.values()
         for message in parse_segment(segment.file.read(0, segment.file.size), queue.owner).messages
-        if message.is_dead and message.entry is not None
+        if message.state == DEAD and message.entry is not None
     ]

@@ -70,8 +70,8 @@ def _check_segment(path: str, place: str, owner: QueueOwner) -> Iterator[Finding
         reason = describe_error(error, place)
         yield _report_file(path, reason, "its messages cannot be sent", "move it away")
         return
-    if content.is_foreign:
-        yield _report_file(path, content.describe_owner(), "its messages are not sent", _RETRY)
+    if content.foreign:
+        yield _report_file(path, content.foreign, "its messages are not sent", _RETRY)
     elif content.damaged:
         size = content.damaged_bytes
         impact = "messages in damaged parts of it are lost"

@@ -14,11 +14,11 @@ import msgspec
 
 from ccagent.errors import ConfigurationError, QueueError
 from ccagent.log import logger
-from ccagent.machine.clock import timestamp
-from ccagent.queue.entry import read_boot_id, read_uptime, resume
+from ccagent.machine.clock import Clock, timestamp
+from ccagent.queue.entry import resume
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, find_old_file, make_directory_name
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
-from ccagent.queue.segment import find_owner, mark_done
+from ccagent.queue.segment import DEAD, DONE, WAITING, find_owner, mark_done
 from ccagent.queue.segment_directory import read_files
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
@@ -156,7 +156,8 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
 def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
     """Return the line of a queue, with its first dead letters and its damaged files."""
     files = _read_queue(configuration, sink)
-    waiting = [message for content in files.values() for message in content.waiting]
+    queued = (message for each in files.values() if not each.foreign for message in each.messages)
+    waiting = [message for message in queued if message.state == WAITING]
     letters = _list_letters(sink, files)
     old = find_old_file(_find_directory(configuration, sink))
     details = [_describe(letter) for letter in letters[:_SHOWN]]
@@ -167,10 +168,10 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
     for path, content in files.items():
         if content.damaged:
             details.append(f"{path}: {content.damaged_bytes} bytes are damaged")
-    moment, clock = None, 0.0
+    moment, newest, clock = None, 0.0, Clock()
     for content in files.values():
-        moment, clock = content.header and content.header.moment, content.newest
-    now = resume(moment, clock, read_boot_id(), read_uptime()).clock
+        moment, newest = content.header and content.header.moment, content.newest
+    now = resume(moment, newest, clock.boot_id(), clock.uptime()).clock
     clocks = [message.entry.clock for message in waiting if message.entry is not None]
     return BacklogRow(
         sink,
@@ -194,10 +195,9 @@ def _list_letters(
     for path, content in files.items():
         owner = content.header.owner.sink if content.header is not None else sink
         for message in content.messages:
-            reason = message.reason if message.is_dead else ""
-            if content.is_foreign and not message.is_done:
-                reason = content.describe_owner()
-            if reason or (is_whole and message.is_waiting):
+            is_selected = is_whole or message.state == DEAD or content.foreign
+            if is_selected and message.state != DONE:
+                reason = content.foreign or (message.reason if message.state == DEAD else "")
                 letters.append(StoredLetter(path, message, reason, owner))
     return letters
 

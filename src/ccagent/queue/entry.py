@@ -7,15 +7,12 @@ independent of the wall clock.
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.records.message import Message
-
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -64,20 +61,6 @@ class Moment(NamedTuple):
     clock: float
     boot: bytes
     uptime: float
-
-
-def read_boot_id() -> bytes:
-    """Return the kernel's boot id; empty if it has none."""
-    try:
-        with open(_BOOT_ID, "rb") as file:
-            return file.read(64).strip()[:36]
-    except OSError:
-        return b""
-
-
-def read_uptime() -> float:
-    """Return the seconds since boot, including suspended time."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def resume(last: Moment | None, newest: float, boot: bytes, uptime: float) -> Moment:

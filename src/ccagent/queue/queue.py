@@ -16,20 +16,15 @@ import msgspec
 
 from ccagent.errors import EncodingError, UnparsableError
 from ccagent.log import logger
-from ccagent.queue.entry import (
-    QueuedMessage,
-    QueueEntry,
-    encode_entry,
-    read_boot_id,
-    read_uptime,
-)
+from ccagent.machine.clock import Clock
+from ccagent.queue.entry import QueuedMessage, QueueEntry, encode_entry
 from ccagent.queue.failures import ANY
 from ccagent.queue.record_log import FILE_ERRORS, describe_error, frame
 from ccagent.queue.segment import DEAD, DONE, WAITING, find_owner
 from ccagent.queue.segment_directory import SegmentDirectory, read_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from ccagent.config.configuration import OutboxSettings
     from ccagent.queue.failures import MessageChoice
@@ -74,7 +69,7 @@ class Queue(SegmentDirectory):
     and counted, in whole segments where possible. Only `append` raises an exception for a failure
     of the disk. The others log it, and messages are kept in memory until the disk works again.
 
-    owner, uptime, boot_id: those of this machine, unless a test gives others.
+    owner, clock: those of this machine, unless a test gives others.
     """
 
     def __init__(
@@ -83,13 +78,11 @@ class Queue(SegmentDirectory):
         settings: OutboxSettings,
         *,
         owner: QueueOwner | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        uptime: Callable[[], float] = read_uptime,
-        boot_id: Callable[[], bytes] = read_boot_id,
+        clock: Clock | None = None,
     ) -> None:
         is_on_disk = settings.directory and not settings.memory
         path = os.path.join(settings.directory, make_directory_name(name)) if is_on_disk else ""
-        super().__init__(path, owner or find_owner(name), settings, uptime=uptime, boot_id=boot_id)
+        super().__init__(path, owner or find_owner(name), settings, clock or Clock())
         self.name = name
         self.retry_after = 10.0
         """Seconds until a failed disk, or a file that could not be read, is tried again."""
@@ -97,7 +90,6 @@ class Queue(SegmentDirectory):
         """Messages that were not queued, because the queue was full, since the start."""
         self.lost = 0
         """Messages that were only in memory when the queue was closed."""
-        self._monotonic = monotonic
         self._lock = threading.RLock()
         self._retry_at = 0.0
         self._expiry = 0.0
@@ -250,13 +242,13 @@ class Queue(SegmentDirectory):
     def check(self) -> None:
         """Look for new and removed files, and for a disk that works again."""
         with self._lock:
-            is_due = self._monotonic() >= self._retry_at
+            is_due = self._clock.monotonic() >= self._retry_at
             if not self.path or (self.failure and not is_due):
                 return
             failure, self.failure = self.failure, ""
             try:
                 if failure or (is_due and self.error):
-                    self._retry_at = self._monotonic() + self.retry_after
+                    self._retry_at = self._clock.monotonic() + self.retry_after
                     self.look(is_retry=True)
                     self._convert_old_file()
                 else:
@@ -304,7 +296,7 @@ class Queue(SegmentDirectory):
     def _fail(self, error: Exception) -> None:
         """Keep messages in memory for a while after a failure, and log a new reason."""
         reason = describe_error(error)
-        self._retry_at = self._monotonic() + self.retry_after
+        self._retry_at = self._clock.monotonic() + self.retry_after
         if reason != self.failure:
             logger.error("outbox %s: %s; messages are kept in memory", self.path, reason)
         self.failure = reason

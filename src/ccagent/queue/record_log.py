@@ -15,9 +15,10 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import NotPermittedError
+from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 MARKER = b"qn\xca]"
 """The first bytes of a record. They are not valid UTF-8, so no text in a payload contains them."""
@@ -97,6 +98,22 @@ def _find_next(data: memoryview, offset: int, seed: int) -> int:
     """Return the offset of the next undamaged record, or the end."""
     markers = (match.start() for match in _MARKERS.finditer(data, offset))
     return next((each for each in markers if read_record(data, each, seed)), len(data))
+
+
+@contextlib.contextmanager
+def create_file(path: str) -> Generator[LogFile]:
+    """Create a file that is complete or absent: it is deleted if the body fails.
+
+    Raise OSError, FileExistsError or NotPermittedError.
+    """
+    file = LogFile(path, open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+    try:
+        yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        file.close()
+        raise
 
 
 class LogFile:

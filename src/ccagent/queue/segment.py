@@ -21,7 +21,14 @@ import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.queue.entry import Moment, QueueEntry, decode_entry
-from ccagent.queue.record_log import DamagedPart, LogFile, frame, read_record, read_records
+from ccagent.queue.record_log import (
+    DamagedPart,
+    LogFile,
+    create_file,
+    frame,
+    read_record,
+    read_records,
+)
 from ccagent.service.private_files import open_private, sync_directory
 
 if TYPE_CHECKING:
@@ -84,28 +91,13 @@ class StoredMessage(NamedTuple):
     """One message of a segment.
 
     position: offset of its state, the last byte of its record. size: of the record in bytes.
-    entry: None if undecodable.
+    state: DEAD also of a message to send that can't be decoded; its entry is None.
     """
 
     position: int
     size: int
     state: int
     entry: QueueEntry | None
-
-    @property
-    def is_done(self) -> bool:
-        """True for an acknowledged message, and a deleted dead letter."""
-        return self.state == DONE
-
-    @property
-    def is_waiting(self) -> bool:
-        """True for a message to send."""
-        return self.state == WAITING and self.entry is not None
-
-    @property
-    def is_dead(self) -> bool:
-        """True for a dead letter, and for a waiting message that can't be decoded."""
-        return not self.is_done and not self.is_waiting
 
     @property
     def reason(self) -> str:
@@ -118,15 +110,15 @@ class StoredMessage(NamedTuple):
 class SegmentContent(NamedTuple):
     """The content of a segment.
 
-    header: None if damaged. size: bytes up to the last record. is_foreign: written for another sink
-    or by another machine.
+    header: None if damaged. size: bytes up to the last record. foreign: who queued the messages of
+    another sink or machine; empty for own ones.
     """
 
     header: SegmentHeader | None
     messages: list[StoredMessage]
     damaged: list[DamagedPart]
     size: int
-    is_foreign: bool
+    foreign: str
 
     @property
     def newest(self) -> float:
@@ -138,17 +130,6 @@ class SegmentContent(NamedTuple):
     def damaged_bytes(self) -> int:
         """The bytes in the damaged parts."""
         return sum(part.size for part in self.damaged)
-
-    def describe_owner(self) -> str:
-        """Return who queued the messages of another sink or machine; empty for own ones."""
-        if self.header is None or not self.is_foreign:
-            return ""
-        return f"queued by host {self.header.owner.host} for sink {self.header.owner.sink}"
-
-    @property
-    def waiting(self) -> list[StoredMessage]:
-        """The messages to send; none of a file of another sink or machine."""
-        return [each for each in self.messages if each.is_waiting and not self.is_foreign]
 
 
 def encode_header(header: SegmentHeader) -> bytes:
@@ -181,13 +162,17 @@ def parse_segment(content: bytes, owner: QueueOwner) -> SegmentContent:
                 damaged.append(record._replace(size=min(record.size, used - record.offset)))
             continue
         size = record.trailer + 1
-        byte = data[record.trailer] if record.trailer < len(data) else 0
+        state = _NEAREST[data[record.trailer] if record.trailer < len(data) else 0]
         entry = None
-        with contextlib.suppress(UnparsableError):
+        try:
             entry = decode_entry(record.payload)
-        messages.append(StoredMessage(record.trailer, size - record.offset, _NEAREST[byte], entry))
-    is_foreign = header is not None and not header.owner.is_same(owner)
-    return SegmentContent(header, messages, damaged, size, is_foreign)
+        except UnparsableError:
+            state = DONE if state == DONE else DEAD
+        messages.append(StoredMessage(record.trailer, size - record.offset, state, entry))
+    foreign = ""
+    if header is not None and not header.owner.is_same(owner):
+        foreign = f"queued by host {header.owner.host} for sink {header.owner.sink}"
+    return SegmentContent(header, messages, damaged, size, foreign)
 
 
 def read_segment(path: str, owner: QueueOwner) -> SegmentContent:
@@ -207,7 +192,7 @@ def mark_done(path: str, positions: Iterable[int], owner: QueueOwner) -> None:
             file.overwrite(position, bytes((DONE,)))
         if lock(file.descriptor):
             messages = parse_segment(file.read(0, _LARGEST_FILE), owner).messages
-            if messages and all(message.is_done for message in messages):
+            if messages and all(message.state == DONE for message in messages):
                 os.unlink(path)
 
 
@@ -323,19 +308,13 @@ class QueueSegment:
         Raise FileExistsError, also if another process has locked the file first. Raise OSError or
         NotPermittedError. The segment then stays in memory.
         """
-        file = LogFile(path, open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-        try:
+        with create_file(path) as file:
             if not lock(file.descriptor):
-                raise FileExistsError(path)  # noqa: TRY301 - the file is removed below
+                raise FileExistsError(path)
             file.allocate(room)
             file.append(self.file.read(0, self.file.size), is_synced=is_synced)
             if is_synced:
                 sync_directory(os.path.dirname(path))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            file.close()
-            raise
         self.path, self.file = path, file
 
     def rescue(self) -> None:

@@ -22,9 +22,10 @@ from ccagent.queue.segment import QueueSegment, SegmentHeader, encode_header, re
 from ccagent.service.private_directories import check_directory, make_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ccagent.config.configuration import OutboxSettings
+    from ccagent.machine.clock import Clock
     from ccagent.queue.segment import QueueOwner, SegmentContent
 
 SEGMENT = ".log"
@@ -62,18 +63,11 @@ class SegmentDirectory:
     """The segments of one queue. path: of the directory; empty if all stay in memory.
 
     With the durability `process` a stored message survives the end of the process. With `power` it
-    also survives a power failure, but each message waits for the disk. uptime, boot_id: see
-    `entry`.
+    also survives a power failure, but each message waits for the disk.
     """
 
     def __init__(
-        self,
-        path: str,
-        owner: QueueOwner,
-        settings: OutboxSettings,
-        *,
-        uptime: Callable[[], float],
-        boot_id: Callable[[], bytes],
+        self, path: str, owner: QueueOwner, settings: OutboxSettings, clock: Clock
     ) -> None:
         self.path = path
         self.owner = owner
@@ -91,8 +85,8 @@ class SegmentDirectory:
         self._seed = owner.seed
         self._limit = max(_LEAST, min(_LARGEST, settings.max_bytes // _SEGMENTS))
         self._is_synced = settings.durability == "power"
-        self._uptime = uptime
-        self._boot = boot_id()
+        self._clock = clock
+        self._boot = clock.boot_id()
         self._moment: Moment | None = None
         self._header_size = len(encode_header(SegmentHeader(Moment(0.0, b"", 0.0), 0, owner)))
         self._segments: dict[int, QueueSegment] = {}
@@ -113,7 +107,10 @@ class SegmentDirectory:
         is_retry: try files that could not be read again. Raise OSError or NotPermittedError.
         """
         if is_retry or not os.path.isdir(self.path):
-            self._make_directories()
+            for path in (os.path.dirname(self.path), self.path):
+                make_directory(path)
+                if reason := check_directory(path):
+                    raise NotPermittedError(reason)
         names = os.listdir(self.path)
         self.set_aside = sorted(name for name in names if name.endswith(FOREIGN))
         there = {int(match[1]): match for name in names if (match := _NAME.fullmatch(name))}
@@ -142,12 +139,6 @@ class SegmentDirectory:
         elif self._ensure_open(segment):
             self._delete(segment)  # this has failed before
 
-    def _make_directories(self) -> None:
-        for path in (os.path.dirname(self.path), self.path):
-            make_directory(path)
-            if reason := check_directory(path):
-                raise NotPermittedError(reason)
-
     def _close_all(self) -> None:
         """Free unused space, unlock all files, and forget all segments."""
         for segment in [*self._segments.values()]:
@@ -162,7 +153,7 @@ class SegmentDirectory:
 
     def now(self) -> Moment:
         """Return the reading of the queue's clock, which continues that of the newest segment."""
-        uptime = self._uptime()
+        uptime = self._clock.uptime()
         if self._moment is None:
             newest = max(self._segments.values(), key=lambda each: each.number, default=None)
             last = newest.header.moment if newest and newest.header else None
@@ -205,11 +196,11 @@ class SegmentDirectory:
         if content is None:
             return
         header = content.header
-        if content.is_foreign:
+        if content.foreign:
             logger.error(
                 "outbox %s: %s, so it is set aside; `ccagent outbox` shows its messages",
                 segment.path,
-                content.describe_owner(),
+                content.foreign,
             )
             self._set_aside(segment, FOREIGN)
             return

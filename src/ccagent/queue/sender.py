@@ -36,14 +36,12 @@ _MOST_TAKEN_PARTS = 100_000
 _LEAST_PART = 1024
 """Minimum size of a part in bytes."""
 _MOST_PARTS = 64
-"""Maximum ratio of the sizes of a message and its parts.
+"""Maximum ratio of the sizes of a message and its parts."""
+_MOST_REQUESTS = 16
+"""Maximum number of requests to find the refused records of a message.
 
-Also the maximum number of requests to find the refused records of a message.
+Each part that is taken allows as many more: the search is then worth its cost.
 """
-_PARTS_PER_SUCCESS = 8
-"""Additional requests for each part that is taken: the search is then worth its cost."""
-_FEW_PARTS = 6
-"""Maximum number of requests if the whole previous message was refused."""
 
 
 class SendOutcome(NamedTuple):
@@ -97,11 +95,14 @@ class Sender:
         self._failures.resume()
 
     def send_next(self) -> SendOutcome:
-        """Send the oldest messages that are due."""
+        """Send a failed message that is due, else the oldest messages."""
         now = self._monotonic()
         if now < self._paused_until:
             return SendOutcome(0, self._paused_until - now)
-        batch = self._next_batch(now)
+        batch = self._queue.next_batch(self._batch, self._failures.choose(now))
+        while not batch and self._failures.note_empty():
+            batch = self._queue.next_batch(self._batch, self._failures.choose(now))
+        batch = self._failures.shorten(batch)
         if not batch:
             due = self._failures.next_due(now)
             return SendOutcome(0, None if due is None else due - now)
@@ -119,16 +120,11 @@ class Sender:
         """
         self._queue.check()
         tried_another = False
-        while True:
-            outcome = self.send_next()
-            if outcome.done:
-                tried_another = False
+        while (outcome := self.send_next()).wait is not None:
+            tried_another &= not outcome.done
             if outcome.wait == 0:
                 continue
-            is_only_one = self._queue.count() == 1
-            if outcome.wait is None or tried_another or is_only_one:
-                break
-            if not self._failures.try_another():
+            if tried_another or self._queue.count() == 1 or not self._failures.try_another():
                 break
             tried_another = True
             self._paused_until = 0.0
@@ -142,13 +138,6 @@ class Sender:
         with contextlib.suppress(Exception):
             self._transport.close()
         self._queue.close()
-
-    def _next_batch(self, now: float) -> list[QueuedMessage]:
-        """Select messages to send: a failed message that is due, else the oldest messages."""
-        while True:
-            batch = self._queue.next_batch(self._batch, self._failures.choose(now))
-            if batch or not self._failures.note_empty():
-                return self._failures.shorten(batch)
 
     def _send(self, messages: list[QueuedMessage]) -> SendOutcome:
         """Send a batch, and update the queue for each message."""
@@ -217,7 +206,6 @@ class Sender:
             logger.info("sink %s: accepts messages again", self._name)
             self._unreachable = ""
         self.counters.acknowledged += len(taken)
-        self._parts.refused_wholly.difference_update(queued.message.topic for queued in taken)
         self._failures.note_success(taken, self._monotonic())
         self._queue.remove([queued.number for queued in taken])
 
@@ -260,8 +248,6 @@ class PartSender:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._taken: set[str] = set()
-        self.refused_wholly: set[str] = set()
-        """Kinds of which the receiver refused a whole message, and took none since."""
 
     def send(
         self, message: Message, error: RejectedError
@@ -269,17 +255,15 @@ class PartSender:
         """Send a refused message in parts. Return the parts that were taken, and the refused ones.
 
         A part that is too large is split to the limit, any other refused one is halved, to lose few
-        records. The number of requests for halves is bounded. The bound is low if the receiver
-        refused a whole message of this kind, and took none since. error: the refusal of the whole
+        records. The number of requests for halves is bounded. error: the refusal of the whole
         message. Raise RetryableError if the sink is unreachable or busy, or if it takes no message
         of a usual size: its limit is wrong, not the message.
         """
         least = max(_LEAST_PART, len(message.body) // _MOST_PARTS)
         taken: list[Message] = []
         refused: list[tuple[Message, str]] = []
-        is_suspect = message.topic in self.refused_wholly
-        left = _FEW_PARTS if is_suspect else _MOST_PARTS
-        pending, is_halved = _cut(message, error, least, is_first=True), False
+        left = _MOST_REQUESTS
+        pending = _cut(message, error, least, is_first=True)
         while pending:
             part, error = pending.pop()
             is_half = not isinstance(error, TooLargeError)
@@ -287,7 +271,6 @@ class PartSender:
                 refused.append((part, str(error)))
                 continue
             left -= is_half
-            is_halved |= is_half
             try:
                 if part.id not in self._taken:
                     self._transport.send([part])
@@ -297,13 +280,9 @@ class PartSender:
                 if not smaller:
                     refused.append((part, str(reason)))
             else:
-                left += _PARTS_PER_SUCCESS
-                if is_suspect and not taken:
-                    left += _MOST_PARTS - _FEW_PARTS
+                left += _MOST_REQUESTS
                 taken.append(part)
                 self._taken |= {part.id} - {""}
-        if is_halved and not taken:
-            self.refused_wholly.add(message.topic)
         return taken, refused
 
     def forget(self, taken: Iterable[Message]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from ccagent.config.configuration import OutboxSettings
 from ccagent.log import logger
 from ccagent.queue.queue import Queue
-from ccagent.queue.sender import Sender, SendOutcome
+from ccagent.queue.sender import Sender
 
 if TYPE_CHECKING:
     from ccagent.counters import SinkCounters
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ccagent.transports.base import SinkSettings, Transport
 
 _LOCK_RETRIED = 1.0
-_LOCK_PATIENCE = 300.0
 _LONGEST_WAIT = 5.0
 """Seconds between checks of the queue: another process may have queued messages, and messages in
 memory may fit on the disk again."""
 _RESTART_PAUSE = 5.0
+_UNREADABLE_PAUSE = 1.0
 
 
 class Sink:
@@ -179,16 +179,14 @@ class Sink:
             is_last = self._closing
             if is_last:
                 self._sender.resume()
-            outcome, queued = SendOutcome(0, 0.0), self._queued
+            outcome = self._sender.send_next()
+            is_stuck = outcome.wait is None  # what is queued can't be read
             while outcome.wait == 0 and self._successor is None:
-                queued = self._queued
                 outcome = self._sender.send_next()
             if is_last:
                 break
-            if outcome.wait is None:
-                self._rest(_LONGEST_WAIT, queued)
-            else:
-                self._rest(outcome.wait)
+            if outcome.wait or is_stuck:
+                self._rest(outcome.wait or _UNREADABLE_PAUSE)
 
     def _wait_for_work(self) -> bool:
         """Wait for a message to send. Return False if the queue is empty and the sink must end."""
@@ -202,13 +200,10 @@ class Sink:
                     return True
             return self._queue.has_work()
 
-    def _rest(self, seconds: float, queued: int | None = None) -> None:
-        """Wait until a time has passed, a message is queued, or the sink must end.
-
-        Do not wait if `queued` is given and is no longer the count of queued messages.
-        """
+    def _rest(self, seconds: float) -> None:
+        """Wait until a time has passed, a message is queued, or the sink must end."""
         with self._changed:
-            if not self._closing and queued in (None, self._queued):
+            if not self._closing:
                 self._changed.wait(min(seconds, _LONGEST_WAIT))
 
     def _end(self) -> None:
@@ -227,7 +222,6 @@ class Sink:
     def _drain_to(self, successor: Sink) -> None:
         """Move the backlog to another sink, except for messages in files that both use."""
         in_memory = self._queue.path == successor._queue.path
-        deadline = time.monotonic() + _LOCK_PATIENCE
         while True:
             while batch := self._queue.next_batch(in_memory=in_memory):
                 for queued in batch:
@@ -235,14 +229,5 @@ class Sink:
                 self._queue.remove([queued.number for queued in batch])
             if in_memory or not self._queue.is_blocked():
                 return
-            if time.monotonic() > deadline:
-                logger.error(
-                    "sink %s: another process holds files in %s; %d messages stay there: "
-                    "`ccagent outbox flush` with the old configuration sends them",
-                    self.name,
-                    self._queue.path,
-                    self._queue.count() - self._queue.count(in_memory=True),
-                )
-                return
-            time.sleep(_LOCK_RETRIED)
+            time.sleep(_LOCK_RETRIED)  # a command sends older messages
             self._queue.check()

@@ -17,7 +17,7 @@ from ccagent.commands import once
 from ccagent.config.configuration import check
 from ccagent.machine.node import Node
 from ccagent.queue.queue import make_directory_name
-from ccagent.queue.segment import find_owner
+from ccagent.queue.segment import WAITING, find_owner
 from ccagent.queue.segment_directory import read_files
 from ccagent.records.json_encoding import JsonArray
 from tests.support.http_server import Handler, Server, say
@@ -45,7 +45,7 @@ def sample(directory: Path, port: int) -> subprocess.CompletedProcess[str]:
 
 def stored(directory: Path) -> int:
     files = read_files(str(directory / make_directory_name("backend")), find_owner("backend"))
-    return sum(each.is_waiting for content in files.values() for each in content.messages)
+    return sum(each.state == WAITING for content in files.values() for each in content.messages)
 
 
 def make_file(place: Path) -> None:

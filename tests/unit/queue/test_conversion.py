@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from ccagent.config.configuration import OutboxSettings
+from ccagent.machine.clock import Clock
 from ccagent.queue.queue import Queue
 from ccagent.queue.segment_directory import read_files
 from ccagent.records.message import Message
@@ -55,6 +56,15 @@ def old(tmp_path: Path) -> Path:
         )
     (tmp_path / "backend.outbox.repair").touch()
     return path
+
+
+class _Stopped(Clock):
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def settings(path: Path) -> OutboxSettings:
@@ -109,12 +119,12 @@ def test_a_conversion_is_continued_once_the_disk_has_space(
     def fail(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    now = [0.0]
+    clock = _Stopped()
     with monkeypatch.context() as context:
         context.setattr(Queue, "append", fail)
-        queue = Queue("backend", settings(old), monotonic=lambda: now[0])
+        queue = Queue("backend", settings(old), clock=clock)
         assert queue.error == "No space left on device"
-    now[0] = queue.retry_after
+    clock.now = queue.retry_after
     queue.check()
     assert queue.error == ""
     assert drained(queue) == EXPECTED

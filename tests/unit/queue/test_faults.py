@@ -14,6 +14,7 @@ import pytest
 
 from ccagent.config.configuration import OutboxSettings
 from ccagent.queue.queue import Queue
+from ccagent.queue.segment import DEAD
 from ccagent.queue.segment_directory import read_files
 from ccagent.records.message import Message
 from tests.support.faulty_calls import FaultyCalls
@@ -66,7 +67,7 @@ def read_back(directory: Path) -> tuple[list[str], set[str]]:
         each.entry.message.id
         for content in files.values()
         for each in content.messages
-        if each.is_dead and each.entry is not None
+        if each.state == DEAD and each.entry is not None
     }
     queue.close()
     return found, letters

@@ -13,6 +13,7 @@ from ccagent.config.configuration import OutboxSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import EncodingError
 from ccagent.queue.queue import Queue, make_directory_name
+from ccagent.queue.segment import DEAD
 from ccagent.queue.segment_directory import read_files
 from ccagent.records.message import Message
 from tests.support import damage
@@ -133,7 +134,7 @@ def test_dead_letters_survive_memory_and_removal(tmp_path: Path) -> None:
     queue.reject(queue.next_batch(1)[0].number, "later")
     queue.close()
     files = read_files(queue.path, queue.owner).values()
-    letters = [each for content in files for each in content.messages if each.is_dead]
+    letters = [each for content in files for each in content.messages if each.state == DEAD]
     assert [letter.reason for letter in letters] == ["on disk", "later"]
 
 

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from ccagent.config.configuration import OutboxSettings
 from ccagent.config.duration import Duration
+from ccagent.machine.clock import Clock
 from ccagent.queue.entry import Moment, QueuedMessage, QueueEntry, encode_entry
 from ccagent.queue.failures import ANY
 from ccagent.queue.queue import Queue
 from ccagent.queue.record_log import LogFile, frame
 from ccagent.queue.segment import (
+    DEAD,
     DONE,
     WAITING,
     QueueOwner,
@@ -35,18 +37,23 @@ def message(text: str, size: int = 10, kind: str = "sample") -> Message:
     return Message("c", "n", kind, "sonar", 1.5, text.encode().ljust(size), "", f"id-{text}")
 
 
-class Machine:
+class Machine(Clock):
     """A machine whose clock is set by hand."""
 
     def __init__(self) -> None:
         self.up = 5000.0
         self.boot = b"first boot"
 
+    def uptime(self) -> float:
+        return self.up
+
+    def boot_id(self) -> bytes:
+        return self.boot
+
     def open(self, path: Path, owner: QueueOwner = OWNER, **keys: Any) -> Queue:
         options: dict[str, Any] = {"max_bytes": 100_000, "max_age": Duration("100s")}
         settings = OutboxSettings(directory=str(path.parent), **options | keys)
-        name, clock = path.stem, {"uptime": lambda: self.up, "boot_id": lambda: self.boot}
-        return Queue(name, settings, owner=owner, **clock)  # type: ignore[arg-type]
+        return Queue(path.stem, settings, owner=owner, clock=self)
 
 
 @pytest.fixture
@@ -85,7 +92,7 @@ def letters(box: Queue) -> list[tuple[str, str]]:
         (each.entry.message.id if each.entry else "", each.reason)
         for content in read_files(box.path, box.owner).values()
         for each in content.messages
-        if each.is_dead
+        if each.state == DEAD
     ]
 
 
