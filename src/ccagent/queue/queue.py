@@ -88,8 +88,6 @@ class Queue(SegmentDirectory):
         """Seconds until a failed disk, or a file that could not be read, is tried again."""
         self.refused = 0
         """Messages that were not queued, because the queue was full, since the start."""
-        self.lost = 0
-        """Messages that were only in memory when the queue was closed."""
         self._lock = threading.RLock()
         self._retry_at = 0.0
         self._expiry = 0.0
@@ -153,19 +151,15 @@ class Queue(SegmentDirectory):
             raise
 
     def next_batch(
-        self,
-        count: int = BATCH,
-        choice: MessageChoice = ANY,
-        *,
-        size: int = _BATCH_BYTES,
-        in_memory: bool = False,
+        self, count: int = BATCH, choice: MessageChoice = ANY, *, in_memory: bool = False
     ) -> list[QueuedMessage]:
-        """Return the oldest messages: at most `count` of about `size` bytes, but at least one.
+        """Return the oldest messages: at most `count` and about 1 MiB, but at least one.
 
         No file follows one that another process has locked, because its messages are older.
         in_memory: leave out all files.
         """
         found: list[QueuedMessage] = []
+        size = _BATCH_BYTES
         with self._lock:
             for segment in self._in_order():
                 in_memory |= segment.is_elsewhere
@@ -231,7 +225,8 @@ class Queue(SegmentDirectory):
     def count(self, *, in_memory: bool = False) -> int:
         """Return the number of waiting messages, also of those that another process sends.
 
-        in_memory: leave out all files; these messages would be lost with the process.
+        in_memory: leave out all files; these messages are lost with the process. Valid also after
+        `close`.
         """
         return sum(each.count for each in self._in_order() if not (in_memory and each.path))
 
@@ -266,8 +261,7 @@ class Queue(SegmentDirectory):
             if self.count(in_memory=True):
                 self._retry_at = 0.0
                 self.check()
-            self.lost = self.count(in_memory=True)
-            self._close_all()
+            self._close_files()
 
     def _append(self, entry: QueueEntry, state: int = WAITING) -> None:
         """Store a message or dead letter, in memory if the disk fails."""
@@ -312,10 +306,8 @@ class Queue(SegmentDirectory):
             return
         self._ensure_open(segment)
         segment.mark(number & _POSITION, state)
-        if segment.is_finished and segment.file.is_open:
-            has_room = segment.file.size < self._limit // 4
-            if not (has_room and self._is_written(segment)):
-                self._delete(segment)
+        if segment.is_finished and segment.file.is_open and not self._is_written(segment):
+            self._delete(segment)
 
     def _select(self, segment: QueueSegment, choice: MessageChoice) -> Iterator[tuple[int, int]]:
         """Yield position and size of the chosen messages of a segment."""
@@ -403,6 +395,5 @@ class Queue(SegmentDirectory):
             count,
         )
         written = self._written.get(False)
-        if written is not None and written.header is not None:
-            dropped = self.dropped + self.dropped_before
-            written.update_header(written.header._replace(dropped=dropped))
+        if written is not None:
+            written.count_dropped(self.dropped + self.dropped_before)

@@ -8,7 +8,6 @@ Nothing that reduces the backlog needs space: states are overwritten, finished f
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import struct
@@ -207,7 +206,7 @@ def lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     if not os.fstat(descriptor).st_nlink:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise FileNotFoundError("deleted meanwhile")
     return True
 
 
@@ -356,11 +355,12 @@ class QueueSegment:
         self._unwritten[position] = state
         self._write_states()
 
-    def update_header(self, header: SegmentHeader) -> None:
-        """Overwrite the header in place, if that is possible."""
-        self.header = header
-        with contextlib.suppress(OSError):
-            self.file.overwrite(0, encode_header(header))
+    def count_dropped(self, dropped: int) -> None:
+        """Overwrite the number in the header, if that is possible."""
+        if self.header is not None:
+            self.header = self.header._replace(dropped=dropped)
+            with contextlib.suppress(OSError):
+                self.file.overwrite(0, encode_header(self.header))
 
     def close(self) -> None:
         """Write missing states, and unlock and close the file."""

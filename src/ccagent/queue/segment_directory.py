@@ -139,16 +139,15 @@ class SegmentDirectory:
         elif self._ensure_open(segment):
             self._delete(segment)  # this has failed before
 
-    def _close_all(self) -> None:
-        """Free unused space, unlock all files, and forget all segments."""
+    def _close_files(self) -> None:
+        """Free unused space, delete finished files, and unlock the others."""
         for segment in [*self._segments.values()]:
             is_needed = self.dropped or self.dropped_before  # the file has their number
             if segment.file.is_open and segment.is_finished and not is_needed:
                 self._delete(segment)
-            elif segment.file.is_open:
+            if segment.file.is_open:
                 segment.file.truncate()
                 segment.close()
-        self._segments.clear()
         self._written.clear()
 
     def now(self) -> Moment:

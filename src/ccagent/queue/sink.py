@@ -50,8 +50,6 @@ class Sink:
         self._queued = 0
         self._restarts = 0
         self._closing = False
-        self._has_ended = False
-        self._left = 0
         self._successor: Sink | None = None
         self._send_at = 0.0
         self._changed = threading.Condition()
@@ -113,11 +111,11 @@ class Sink:
         If no thread can be started, the sink ends here.
         """
         with self._changed:
-            self._closing = True
+            is_first, self._closing = not self._closing, True
             self._changed.notify_all()
         if self._thread is None:
             self._start()
-        if self._thread is None and not self._has_ended:
+        if self._thread is None and is_first:
             self._end()
 
     def retire(self, successor: Sink) -> None:
@@ -135,11 +133,8 @@ class Sink:
         """Wait for the thread to end. Log the number of lost and of remaining messages."""
         if self._thread is not None:
             self._thread.join(max(0.0, seconds))
-        if self._has_ended:
-            left, lost = self._left, self._queue.lost
-        else:
-            left, lost = self._queue.count(), self._queue.count(in_memory=True)
-        if left > lost:
+        left, lost = self._queue.count(), self._queue.count(in_memory=True)
+        if left > lost and self._successor is None:
             logger.info(
                 "sink %s: %d messages stay queued for the next start", self.name, left - lost
             )
@@ -213,9 +208,7 @@ class Sink:
             if successor is not None:
                 self._drain_to(successor)
         finally:
-            self._left = self._queue.count() if successor is None else 0
             self._sender.close()
-            self._has_ended = True
         if successor is not None:
             successor.wake()
 
