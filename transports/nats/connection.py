@@ -178,6 +178,8 @@ class NatsConnection(NatsThread):
         self._is_acknowledged = is_acknowledged
         self._inbox = ""
         self._sent = 0
+        self.server = place
+        """The URL of the server."""
         self._batch: NatsBatch | None = None
         super().__init__(options, place, server, address)
 
@@ -195,11 +197,6 @@ class NatsConnection(NatsThread):
         """Return the stream of a subject; empty without one. Raise RetryableError."""
         stream = self._wait(self._ask_for_stream(subject))
         return clean_text(stream, self._secrets, (subject,))
-
-    @property
-    def server(self) -> str:
-        """The URL of the server."""
-        return self.session.place
 
     @property
     def answer(self) -> str:
@@ -235,7 +232,7 @@ class NatsConnection(NatsThread):
         return batch.answers
 
     async def _transfer(self, batch: NatsBatch, first: int) -> None:
-        client, limit = self.session.client, self.session.max_payload
+        client, limit = self.session.client, self.session.client.max_payload
         for number, (subject, body, identity) in enumerate(batch.messages):
             size = len(body) + (_HEADER_SIZE + len(identity) if self._inbox and identity else 0)
             if size > limit:
@@ -246,10 +243,10 @@ class NatsConnection(NatsThread):
                 await client.publish(subject, body, f"{self._inbox}.{first + number}", headers)
             else:
                 await client.publish(subject, body)
-        if not self._inbox:
-            await self.session.flush()
-            batch.settle_rest(None)
-        await batch.settled
+        if self._inbox:
+            await batch.settled
+        else:
+            await self.session.flush()  # without an error, the server has all
 
     async def _ask_for_stream(self, subject: str) -> str:
         streams: list[str] = []

@@ -93,10 +93,8 @@ def flush(configuration: Configuration) -> bool:
         transport.is_one_shot = True
         queue = Queue(sink, configuration.outbox)
         error, sender = queue.error, Sender(sink, queue, transport)
-        try:
+        with contextlib.closing(sender):
             is_empty = sender.send_all()
-        finally:
-            sender.close()
         if not is_empty and sender.counters.last_error:
             error = error or f"not all messages were sent: {sender.counters.last_error}"
         if error:

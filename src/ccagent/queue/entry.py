@@ -32,15 +32,10 @@ class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueuedMessage(NamedTuple):
-    """One queued message: its number in the queue, and the entry."""
+    """One queued message, and its number in the queue."""
 
     number: int
-    entry: QueueEntry
-
-    @property
-    def message(self) -> Message:
-        """The message in the entry."""
-        return self.entry.message
+    message: Message
 
 
 encode_entry = msgspec.msgpack.Encoder().encode

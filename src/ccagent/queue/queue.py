@@ -86,6 +86,8 @@ class Queue(SegmentDirectory):
         self.name = name
         self.retry_after = 10.0
         """Seconds until a failed disk, or a file that could not be read, is tried again."""
+        self.dropped = 0
+        """Messages and dead letters deleted because of the limits, since the start."""
         self.refused = 0
         """Messages that were not queued, because the queue was full, since the start."""
         self._lock = threading.RLock()
@@ -172,7 +174,7 @@ class Queue(SegmentDirectory):
                     entry = self._read_message(segment, position)
                     if entry is not None:
                         found.append(
-                            QueuedMessage(segment.number << _OFFSET_BITS | position, entry)
+                            QueuedMessage(segment.number << _OFFSET_BITS | position, entry.message)
                         )
         return found
 
@@ -306,7 +308,8 @@ class Queue(SegmentDirectory):
             return
         self._ensure_open(segment)
         segment.mark(number & _POSITION, state)
-        if segment.is_finished and segment.file.is_open and not self._is_written(segment):
+        is_kept = self._is_written(segment) and segment.file.size < self._limit // 4
+        if segment.is_finished and segment.file.is_open and not is_kept:
             self._delete(segment)
 
     def _select(self, segment: QueueSegment, choice: MessageChoice) -> Iterator[tuple[int, int]]:
@@ -388,6 +391,7 @@ class Queue(SegmentDirectory):
         if not count:
             return
         self.dropped += count
+        self.all_dropped += count
         logger.error(
             "sink %s: the queue is full or too old: the %d oldest messages are dropped; "
             "see outbox.max-bytes and outbox.max-age",
@@ -396,4 +400,4 @@ class Queue(SegmentDirectory):
         )
         written = self._written.get(False)
         if written is not None:
-            written.count_dropped(self.dropped + self.dropped_before)
+            written.count_dropped(self.all_dropped)

@@ -26,10 +26,6 @@ MARKER = b"qn\xca]"
 _MARKERS = re.compile(re.escape(MARKER))
 _FRAME = struct.Struct("<4sII")
 
-FRAME_SIZE = _FRAME.size
-"""Bytes of a record before its payload."""
-
-
 FILE_ERRORS = (OSError, NotPermittedError)
 
 
@@ -42,12 +38,8 @@ class LogRecord(NamedTuple):
     """An undamaged record. offset: of its marker in the file; trailer: offset of its trailer."""
 
     offset: int
+    trailer: int
     payload: memoryview
-
-    @property
-    def trailer(self) -> int:
-        """Return the offset of the trailer."""
-        return self.offset + FRAME_SIZE + len(self.payload)
 
 
 class DamagedPart(NamedTuple):
@@ -65,14 +57,15 @@ def frame(payload: bytes, *, seed: int = 0, trailer: bytes = b"") -> bytes:
 
 def read_record(data: memoryview, offset: int, seed: int = 0) -> LogRecord | None:
     """Return the record at an offset; None if there is none or if it is damaged."""
-    begin = offset + FRAME_SIZE
+    begin = offset + _FRAME.size
     if begin > len(data):
         return None
     marker, size, checksum = _FRAME.unpack_from(data, offset)
     if marker != MARKER or not 0 < size <= len(data) - begin:
         return None
-    payload = data[begin : begin + size]
-    return LogRecord(offset, payload) if zlib.crc32(payload, seed) == checksum else None
+    trailer = begin + size
+    payload = data[begin:trailer]
+    return LogRecord(offset, trailer, payload) if zlib.crc32(payload, seed) == checksum else None
 
 
 def read_records(
@@ -87,7 +80,7 @@ def read_records(
         record = read_record(data, offset, seed)
         if record is not None:
             yield record
-            offset += FRAME_SIZE + len(record.payload) + trailer
+            offset = record.trailer + trailer
             continue
         following = _find_next(data, offset + 1, seed)
         yield DamagedPart(offset, following - offset)

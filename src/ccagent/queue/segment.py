@@ -75,7 +75,7 @@ def find_owner(sink: str) -> QueueOwner:
     identity = b""
     with contextlib.suppress(OSError), open(_MACHINE_ID, "rb") as file:
         identity = file.read(64).strip()
-    return QueueOwner(sink, os.uname().nodename, zlib.crc32(identity) if identity else 0)
+    return QueueOwner(sink, os.uname().nodename, zlib.crc32(identity))
 
 
 class SegmentHeader(NamedTuple):

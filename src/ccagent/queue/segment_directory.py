@@ -34,7 +34,7 @@ FOREIGN = ".foreign"
 DAMAGED = ".damaged"
 """Suffixes of files: messages, dead letters, of another sink or machine, without any message."""
 
-_NAME = re.compile(r"([0-9]{12})(\.log|\.dead)")
+_NAME = re.compile(r"[0-9]{12}(\.log|\.dead)")
 _LARGEST = 1 << 20
 _LEAST = 4096
 _SEGMENTS = 8
@@ -75,10 +75,8 @@ class SegmentDirectory:
         """The reason why new segments stay in memory; empty while the disk works."""
         self.set_aside: list[str] = []
         """Names of files of other sinks or machines."""
-        self.dropped: int = 0
-        """Messages and dead letters deleted because of the limits, since the start."""
-        self.dropped_before: int = 0
-        """Those deleted by earlier processes."""
+        self.all_dropped: int = 0
+        """Messages and dead letters deleted because of the limits, also by earlier processes."""
         self.damaged: int = 0
         """Damaged parts of files, and undecodable messages, since the start."""
         self._settings = settings
@@ -113,13 +111,13 @@ class SegmentDirectory:
                     raise NotPermittedError(reason)
         names = os.listdir(self.path)
         self.set_aside = sorted(name for name in names if name.endswith(FOREIGN))
-        there = {int(match[1]): match for name in names if (match := _NAME.fullmatch(name))}
+        there = {int(name.partition(".")[0]): name for name in names if _NAME.fullmatch(name)}
         for number, segment in [*self._segments.items()]:
             if segment.path:
                 self._look_at(segment, is_there=number in there, is_retry=is_retry)
         for number in sorted(there.keys() - self._segments.keys()):
-            name, suffix = there[number][0], there[number][2]
-            segment = QueueSegment(os.path.join(self.path, name), number, is_dead=suffix == LETTERS)
+            path = os.path.join(self.path, there[number])
+            segment = QueueSegment(path, number, is_dead=path.endswith(LETTERS))
             self._segments[number] = segment
             self._last = max(self._last, number)
             self._examine(segment)
@@ -142,8 +140,8 @@ class SegmentDirectory:
     def _close_files(self) -> None:
         """Free unused space, delete finished files, and unlock the others."""
         for segment in [*self._segments.values()]:
-            is_needed = self.dropped or self.dropped_before  # the file has their number
-            if segment.file.is_open and segment.is_finished and not is_needed:
+            # A file keeps the number of dropped messages.
+            if segment.file.is_open and segment.is_finished and not self.all_dropped:
                 self._delete(segment)
             if segment.file.is_open:
                 segment.file.truncate()
@@ -204,8 +202,7 @@ class SegmentDirectory:
             self._set_aside(segment, FOREIGN)
             return
         if header is not None:
-            known = self.dropped + self.dropped_before
-            self.dropped_before += max(0, header.dropped - known)
+            self.all_dropped = max(self.all_dropped, header.dropped)
         if content.damaged and not segment.is_counted:
             self.damaged += len(content.damaged)
             logger.error(
@@ -288,8 +285,7 @@ class SegmentDirectory:
             segment = self._reopen_newest(size)
         if segment is None:
             segment = QueueSegment("", self._find_number(), is_dead=is_dead)
-            dropped = self.dropped + self.dropped_before
-            segment.begin(SegmentHeader(self.now(), dropped, self.owner))
+            segment.begin(SegmentHeader(self.now(), self.all_dropped, self.owner))
             self._segments[segment.number] = segment
         self._written[is_dead] = segment
         if self.path and not segment.path and not self.failure:

@@ -77,8 +77,7 @@ class Sink:
     @property
     def is_idle(self) -> bool:
         """True when the queue is empty."""
-        with self._changed:
-            return not self._queue.has_work()
+        return not self._queue.has_work()
 
     @property
     def unsaved(self) -> int:
@@ -92,18 +91,17 @@ class Sink:
 
     def counters(self) -> SinkCounters:
         """Return the counters since the start."""
-        with self._changed:
-            return msgspec.structs.replace(
-                self._sender.counters,
-                queued=self._queued,
-                backlog=self._queue.count(),
-                backlog_bytes=self._queue.size(),
-                dropped=self._queue.dropped,
-                damaged=self._queue.damaged,
-                restarts=self._restarts,
-                refused=self._queue.refused,
-                queue_error=self._queue.notice,
-            )
+        return msgspec.structs.replace(
+            self._sender.counters,
+            queued=self._queued,
+            backlog=self._queue.count(),
+            backlog_bytes=self._queue.size(),
+            dropped=self._queue.dropped,
+            damaged=self._queue.damaged,
+            restarts=self._restarts,
+            refused=self._queue.refused,
+            queue_error=self._queue.notice,
+        )
 
     def close(self) -> None:
         """Ask the thread to send the backlog once and to end. Does not wait for the end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ccagent.errors import RetryableError
-from ccagent.queue.entry import QueuedMessage, QueueEntry
+from ccagent.queue.entry import QueuedMessage
 from ccagent.queue.failures import ANY, Failures, FailureVerdict
 from ccagent.records.message import Message
 
@@ -12,7 +12,7 @@ NOT_THIS = RetryableError("no stream", is_about_message=True)
 
 
 def waiting(number: int, kind: str = "sample") -> QueuedMessage:
-    return QueuedMessage(number, QueueEntry(0.0, 0.0, Message("c", "n", kind, "sonar", 0.0, b"{}")))
+    return QueuedMessage(number, Message("c", "n", kind, "sonar", 0.0, b"{}"))
 
 
 def failures() -> Failures:
