@@ -209,13 +209,11 @@ class Replay:
 
     def _find(self, described: GroupRecord) -> _Columns:
         """Return the series of a group. Add missing series."""
-        root = self._store.root
         known: dict[Path, set[str]] = {}
         missing: list[SeriesRun] = []
         for path, metrics in described.levels:
             if path not in known:
-                level = root.find(path)
-                known[path] = set(level.series) if level is not None else set()
+                known[path] = set(self._store.series_at(path))
             new = [one for one in dict.fromkeys(metrics) if one not in known[path]]
             known[path].update(new)
             if new:
@@ -229,9 +227,8 @@ class Replay:
                 return _Columns(*made[0], count, [])
         places: list[StoredSeries] = []
         for path, metrics in described.levels:
-            level = root.find(path)
-            if level is not None:
-                places += [level.series[metric] for metric in metrics]
+            series = self._store.series_at(path)
+            places += [series[metric] for metric in metrics]
         group, first = places[0]
         expected = zip(repeat(group), range(first, first + len(places)), strict=False)
         is_in_order = all(map(eq, places, expected))

@@ -248,14 +248,13 @@ class Queue(SegmentDirectory):
                     self._retry_at = self._clock.monotonic() + self.retry_after
                     self.look(is_retry=True)
                     self._convert_old_file()
+                    if failure not in ("", _NOT_OPENED):
+                        logger.info("outbox %s: works again", self.path)
                 else:
                     self.look()
             except FILE_ERRORS as error:
                 self.failure = failure
                 self._fail(error)
-            else:
-                if failure not in ("", _NOT_OPENED):
-                    logger.info("outbox %s: works again", self.path)
 
     def close(self) -> None:
         """Close the files. Messages in memory are moved to the disk if that works."""

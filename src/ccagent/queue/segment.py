@@ -293,7 +293,6 @@ class QueueSegment:
         if self.is_elsewhere:
             self.close()
             return None
-        self._write_states()
         return content
 
     def begin(self, header: SegmentHeader) -> None:

@@ -155,9 +155,8 @@ class SegmentDirectory:
             newest = max(self._segments.values(), key=lambda each: each.number, default=None)
             last = newest.header.moment if newest and newest.header else None
             self._moment = resume(last, newest.newest if newest else 0.0, self._boot, uptime)
-        return self._moment._replace(
-            clock=self._moment.clock + uptime - self._moment.uptime, uptime=uptime
-        )
+        begin = self._moment
+        return Moment(begin.clock + uptime - begin.uptime, begin.boot, uptime)
 
     def _in_order(self) -> Iterator[QueueSegment]:
         """Return the segments of messages, oldest first."""

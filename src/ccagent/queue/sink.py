@@ -58,18 +58,15 @@ class Sink:
 
     def put(self, message: Message) -> bool:
         """Queue a message, and return whether it was not refused. Never waits for the receiver."""
-        is_queued = False
         with self._changed:
-            successor = self._successor
-            if successor is None:
-                window = self.settings.sending_window.seconds
-                if window and not self._queue.has_work():
-                    self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
-                is_queued = self._queue.put([message])
-                self._queued += is_queued
-                self._changed.notify_all()
-        if successor is not None:
-            return successor.put(message)
+            if self._successor is not None:
+                return self._successor.put(message)
+            window = self.settings.sending_window.seconds
+            if window and not self._queue.has_work():
+                self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
+            is_queued = self._queue.put([message])
+            self._queued += is_queued
+            self._changed.notify_all()
         if self._thread is None:
             self._start()
         return is_queued
@@ -208,7 +205,7 @@ class Sink:
         finally:
             self._sender.close()
         if successor is not None:
-            successor.wake()
+            successor.wake()  # the files are unlocked
 
     def _drain_to(self, successor: Sink) -> None:
         """Move the backlog to another sink, except for messages in files that both use."""
