@@ -74,25 +74,13 @@ class NatsBatch:
         self._server = server
         self._secrets = secrets
         self._pending = set(range(len(messages)))
-        self._stored = _JetStreamReply()
-
-    @property
-    def stored(self) -> str:
-        """The stream's answer to the last stored message; empty without one."""
-        last = self._stored
-        if not last.stream:
-            return ""
-        name = clean_text(last.stream, self._secrets, self._subjects)
-        return f"stream {name!r} has stored it as number {last.seq}"
+        self.stored = _JetStreamReply()
+        """The stream's answer to the last stored message."""
 
     @property
     def is_down_to_one(self) -> bool:
         """True if exactly one message is unanswered."""
         return len(self._pending) == 1
-
-    @property
-    def _subjects(self) -> list[str]:
-        return [message.subject for message in self.messages]
 
     def settle(self, number: int, answer: NatsAnswer) -> None:
         """Keep the result of a message."""
@@ -147,7 +135,7 @@ class NatsBatch:
         elif not answer.stream:
             self.put_off(number, f"the answer on the subject {subject!r} is not that of a stream")
         else:
-            self._stored = answer
+            self.stored = answer
             self.settle(number, None)
 
 
@@ -201,8 +189,11 @@ class NatsConnection(NatsThread):
     @property
     def answer(self) -> str:
         """The server's answer to the last messages."""
-        stored = self._batch.stored if self._batch is not None else ""
-        return stored or f"{self.server} has it; core NATS does not confirm subscribers"
+        if self._batch is None or not self._batch.stored.stream:
+            return f"{self.server} has it; core NATS does not confirm subscribers"
+        subjects = [message.subject for message in self._batch.messages]
+        name = clean_text(self._batch.stored.stream, self._secrets, subjects)
+        return f"stream {name!r} has stored it as number {self._batch.stored.seq}"
 
     async def _prepare(self) -> None:
         if self._is_acknowledged:

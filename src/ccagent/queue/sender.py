@@ -99,13 +99,11 @@ class Sender:
         now = self._monotonic()
         if now < self._paused_until:
             return SendOutcome(0, self._paused_until - now)
-        batch = self._queue.next_batch(self._batch, self._failures.choose(now))
-        while not batch and self._failures.note_empty():
-            batch = self._queue.next_batch(self._batch, self._failures.choose(now))
+        while not (batch := self._queue.next_batch(self._batch, self._failures.choose(now))):
+            wait = self._failures.note_empty(now)
+            if wait != 0:
+                return SendOutcome(0, wait)
         batch = self._failures.shorten(batch)
-        if not batch:
-            due = self._failures.next_due(now)
-            return SendOutcome(0, None if due is None else due - now)
         self._batch = min(self._batch * _BATCH_GROWTH, BATCH)
         outcome = self._send(batch)
         seconds = self._monotonic() - now
