@@ -82,15 +82,10 @@ def read_records(
             yield record
             offset = record.trailer + trailer
             continue
-        following = _find_next(data, offset + 1, seed)
+        markers = (match.start() for match in _MARKERS.finditer(data, offset + 1))
+        following = next((each for each in markers if read_record(data, each, seed)), len(data))
         yield DamagedPart(offset, following - offset)
         offset = following
-
-
-def _find_next(data: memoryview, offset: int, seed: int) -> int:
-    """Return the offset of the next undamaged record, or the end."""
-    markers = (match.start() for match in _MARKERS.finditer(data, offset))
-    return next((each for each in markers if read_record(data, each, seed)), len(data))
 
 
 @contextlib.contextmanager

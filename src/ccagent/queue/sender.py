@@ -36,12 +36,14 @@ _MOST_TAKEN_PARTS = 100_000
 _LEAST_PART = 1024
 """Minimum size of a part in bytes."""
 _MOST_PARTS = 64
-"""Maximum ratio of the sizes of a message and its parts."""
-_MOST_REQUESTS = 16
-"""Maximum number of requests to find the refused records of a message.
+"""Maximum ratio of the sizes of a message and its parts.
 
-Each part that is taken allows as many more: the search is then worth its cost.
+Also the maximum number of requests to find the refused records of a message.
 """
+_PARTS_PER_SUCCESS = 8
+"""Additional requests for each part that is taken: the search is then worth its cost."""
+_FEW_PARTS = 6
+"""Maximum number of requests if the whole previous message was refused."""
 
 
 class SendOutcome(NamedTuple):
@@ -204,6 +206,7 @@ class Sender:
             logger.info("sink %s: accepts messages again", self._name)
             self._unreachable = ""
         self.counters.acknowledged += len(taken)
+        self._parts.refused_wholly.difference_update(queued.message.topic for queued in taken)
         self._failures.note_success(taken, self._monotonic())
         self._queue.remove([queued.number for queued in taken])
 
@@ -246,6 +249,8 @@ class PartSender:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._taken: set[str] = set()
+        self.refused_wholly: set[str] = set()
+        """Kinds of which the receiver refused each part of a message, and took none since."""
 
     def send(
         self, message: Message, error: RejectedError
@@ -253,14 +258,15 @@ class PartSender:
         """Send a refused message in parts. Return the parts that were taken, and the refused ones.
 
         A part that is too large is split to the limit, any other refused one is halved, to lose few
-        records. The number of requests for halves is bounded. error: the refusal of the whole
+        records. The number of requests for halves is bounded. The bound is low if the receiver
+        refused a whole message of this kind, and took none since. error: the refusal of the whole
         message. Raise RetryableError if the sink is unreachable or busy, or if it takes no message
         of a usual size: its limit is wrong, not the message.
         """
         least = max(_LEAST_PART, len(message.body) // _MOST_PARTS)
         taken: list[Message] = []
         refused: list[tuple[Message, str]] = []
-        left = _MOST_REQUESTS
+        left = _FEW_PARTS if message.topic in self.refused_wholly else _MOST_PARTS
         pending = _cut(message, error, least, is_first=True)
         while pending:
             part, error = pending.pop()
@@ -278,9 +284,11 @@ class PartSender:
                 if not smaller:
                     refused.append((part, str(reason)))
             else:
-                left += _MOST_REQUESTS
+                left += _PARTS_PER_SUCCESS
                 taken.append(part)
                 self._taken |= {part.id} - {""}
+        if not taken and len(refused) > 1:
+            self.refused_wholly.add(message.topic)
         return taken, refused
 
     def forget(self, taken: Iterable[Message]) -> None:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ccagent.records.message import Message
     from ccagent.transports.base import SinkSettings, Transport
 
-_LOCK_RETRIED = 1.0
+_FILE_RETRIED = 1.0
+"""Seconds until a file that another process sends, or that can't be read, is tried again."""
 _LONGEST_WAIT = 5.0
 """Seconds between checks of the queue: another process may have queued messages, and messages in
 memory may fit on the disk again."""
 _RESTART_PAUSE = 5.0
-_UNREADABLE_PAUSE = 1.0
 
 
 class Sink:
@@ -176,7 +176,7 @@ class Sink:
             if is_last:
                 break
             if outcome.wait or is_stuck:
-                self._rest(outcome.wait or _UNREADABLE_PAUSE)
+                self._rest(outcome.wait or _FILE_RETRIED)
 
     def _wait_for_work(self) -> bool:
         """Wait for a message to send. Return False if the queue is empty and the sink must end."""
@@ -217,5 +217,5 @@ class Sink:
                 self._queue.remove([queued.number for queued in batch])
             if in_memory or not self._queue.is_blocked():
                 return
-            time.sleep(_LOCK_RETRIED)  # a command sends older messages
+            time.sleep(_FILE_RETRIED)  # a command sends older messages
             self._queue.check()

@@ -468,7 +468,7 @@ def test_a_sink_that_refuses_all_is_asked_a_few_times_per_message(bench: Bench) 
     bench.transport.verdict = lambda _: RejectedError("422")
     bench.queue.put([lines(f"metrics-{n}", *map(str, range(100))) for n in range(11)])
     bench.run(0.001)
-    assert len(bench.transport.tried) <= 11 * (1 + 16)
+    assert len(bench.transport.tried) <= (1 + 64) + 10 * (1 + 6)
     assert [identity for identity, _ in bench.dead()] == [f"metrics-{n}" for n in range(11)]
     # Once something passes, what is refused is sought again.
     bench.transport.verdict = lambda got: RejectedError("422") if b"99 " in got.body else None
