@@ -173,9 +173,8 @@ class Queue(SegmentDirectory):
                         return found
                     entry = self._read_message(segment, position)
                     if entry is not None:
-                        found.append(
-                            QueuedMessage(segment.number << _OFFSET_BITS | position, entry.message)
-                        )
+                        number = segment.number << _OFFSET_BITS | position
+                        found.append(QueuedMessage(number, entry.message))
         return found
 
     def remove(self, numbers: Collection[int]) -> None:

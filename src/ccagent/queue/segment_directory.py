@@ -233,7 +233,7 @@ class SegmentDirectory:
         self._forget(segment)
 
     def _note_problem(self, segment: QueueSegment, error: Exception) -> None:
-        """Close a segment, and leave it out until the next `open`."""
+        """Close a segment, and leave it out until its file is tried again."""
         segment.problem = describe_error(error, segment.path)
         logger.error("outbox %s: %s", segment.path, segment.problem, key=segment.path)
         if self._is_written(segment):
