@@ -109,7 +109,7 @@ def drain(directory: str, count: int, *, is_full: bool) -> tuple[float, float]:
                 pass
     sender = Sender("backend", queue, Everything(SinkSettings(url="x:")))
     begin, used = time.perf_counter(), time.process_time()
-    if not sender.send_all() or queue.count_in_memory():
+    if not sender.send_all() or queue.count(in_memory=True):
         sys.exit("not all was sent from the disk")
     rates = count / (time.perf_counter() - begin), count / (time.process_time() - used)
     sender.close()

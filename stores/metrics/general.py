@@ -390,13 +390,8 @@ class GeneralIngest:
         """Return the level of lines with a path."""
         level = decoding.paths.get(path)
         if level is None:
-            level = decoding.paths[path] = _LineLevel(path, self._series_at(path))
+            level = decoding.paths[path] = _LineLevel(path, self._store.series_at(path))
         return level
-
-    def _series_at(self, path: Path) -> dict[str, StoredSeries]:
-        """Return the series of a level by metric; none if it does not exist."""
-        level = self._store.root.find(path)
-        return {} if level is None else level.series
 
     def _make_series(self, decoding: _Decoding) -> DecodedLines:
         """Make the missing series with their first times, and take their values.
@@ -425,7 +420,7 @@ class GeneralIngest:
                 decoding.put_first(place, time, runs)
                 message.new_series += count
         for number, level, name, time, value, key in decoding.repeated:
-            series = self._series_at(level.path).get(name.metric)
+            series = self._store.series_at(level.path).get(name.metric)
             if series is None:
                 message.refuse(number, refusals[level.path, name.metric])
             else:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ccagent.queue.record_log import frame, read_records
+from ccagent.queue.record_log import frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.queue.record_log import DamagedPart, LogRecord
     from ccagent.stores.metrics.groups import SeriesGroup
 
 MAGIC = b"CCASTLOG\x01\x00\x00\x00"
@@ -110,8 +109,3 @@ def encode_points(number: int, time: int, columns: bytes, values: bytes) -> byte
 def encode_freed(selectors: list[list[str]], until: int) -> bytes:
     """Return a record of released values."""
     return frame(bytes([FREED]) + msgspec.json.encode(FreedRecord(selectors, until)))
-
-
-def read_segment(data: memoryview) -> Iterator[LogRecord | DamagedPart]:
-    """Yield the records and the damaged parts of a segment."""
-    return read_records(data, len(MAGIC) if bytes(data[: len(MAGIC)]) == MAGIC else 0)

@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 from array import array
+from functools import partial
 from itertools import groupby, pairwise, repeat
 from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ccagent.log import logger
-from ccagent.queue.record_log import FILE_ERRORS, FRAME_SIZE, DamagedPart, describe_error
+from ccagent.queue.record_log import FILE_ERRORS, DamagedPart, describe_error, read_records
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     FREED,
@@ -25,7 +26,6 @@ from ccagent.stores.metrics.log_format import (
     decode_freed,
     decode_group,
     decode_runs,
-    read_segment,
 )
 from ccagent.stores.metrics.log_writer import Segment, list_segments
 
@@ -63,8 +63,6 @@ class Replay:
         self._texts: set[bytes] = set()
         """Descriptions that were read."""
         self._groups: dict[int, _Columns] = {}
-        self._steps: dict[int, dict[str, int]] = {}
-        """Configured time steps by stored step and metric."""
         self._newest = 0
 
     def read_directory(self, directory: str, oldest: int) -> list[Segment]:
@@ -94,12 +92,14 @@ class Replay:
         return Segment(path, size, self._newest)
 
     def _read(self, path: str, data: memoryview, oldest: int) -> None:
-        if bytes(data[: len(MAGIC)]) != MAGIC:
+        begin = len(MAGIC)
+        if bytes(data[:begin]) != MAGIC:
+            begin = 0
             logger.warning("log %s: the start is damaged; reading the rest", path)
         # All descriptions are read before the values: a group that gets further columns is made
         # once, and a second copy is known where the first one is damaged.
         begins, sizes = array("q"), array("q")
-        for record in read_segment(data):
+        for record in read_records(data, begin):
             if isinstance(record, DamagedPart):
                 self.damaged += record.size
                 logger.warning(
@@ -107,7 +107,7 @@ class Replay:
                     path, record.size, record.offset,
                 )  # fmt: skip
             elif record.payload[0] != GROUP or not self._learn(record.payload[1:]):
-                begins.append(record.offset + FRAME_SIZE)
+                begins.append(record.trailer - len(record.payload))
                 sizes.append(len(record.payload))
         for begin, size in zip(begins, sizes, strict=True):
             payload = data[begin : begin + size]
@@ -209,13 +209,11 @@ class Replay:
 
     def _find(self, described: GroupRecord) -> _Columns:
         """Return the series of a group. Add missing series."""
-        root = self._store.root
         known: dict[Path, set[str]] = {}
         missing: list[SeriesRun] = []
         for path, metrics in described.levels:
             if path not in known:
-                level = root.find(path)
-                known[path] = set(level.series) if level is not None else set()
+                known[path] = set(self._store.series_at(path))
             new = [one for one in dict.fromkeys(metrics) if one not in known[path]]
             known[path].update(new)
             if new:
@@ -229,9 +227,8 @@ class Replay:
                 return _Columns(*made[0], count, [])
         places: list[StoredSeries] = []
         for path, metrics in described.levels:
-            level = root.find(path)
-            if level is not None:
-                places += [level.series[metric] for metric in metrics]
+            series = self._store.series_at(path)
+            places += [series[metric] for metric in metrics]
         group, first = places[0]
         expected = zip(repeat(group), range(first, first + len(places)), strict=False)
         is_in_order = all(map(eq, places, expected))
@@ -241,13 +238,10 @@ class Replay:
         self, missing: list[SeriesRun], start: int, frequency: int
     ) -> list[tuple[SeriesGroup, int]]:
         """Add series with their configured time steps. Return a group and first column a step."""
-        steps = self._steps.setdefault(frequency, {})
+        configured = partial(self._store.changed_steps.configured, stored=frequency)
         of_step: dict[int, list[SeriesRun]] = {}
         for path, metrics in missing:
-            for metric in metrics:
-                if metric not in steps:
-                    steps[metric] = self._store.changed_steps.configured(metric, frequency)
-            for step, same in groupby(metrics, steps.__getitem__):
+            for step, same in groupby(metrics, configured):
                 of_step.setdefault(step, []).append((path, [*same]))
         found: list[tuple[SeriesGroup, int]] = []
         for step, runs in of_step.items():

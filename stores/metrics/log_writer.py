@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
 from ccagent.log import logger
-from ccagent.queue.record_log import FILE_ERRORS, LogFile, describe_error
+from ccagent.queue.record_log import FILE_ERRORS, LogFile, create_file, describe_error
 from ccagent.service.private_directories import make_directory
-from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     MAGIC,
     encode_freed,
@@ -194,15 +193,9 @@ class WriteAheadLog:
             make_directory(self._directory)
             logger.error("log: %s was removed and is made again", self._directory)
         path = os.path.join(self._directory, f"{self._number:012}.log")
-        file = LogFile(path, open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         self._began = monotonic()
-        try:
+        with create_file(path) as file:
             file.append(MAGIC + records)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            file.close()
-            raise
         return file
 
     def _describe(self, group: SeriesGroup, time: int) -> None:

@@ -78,8 +78,12 @@ class MetricStore:
 
     def find(self, path: Sequence[str], metric: str) -> StoredSeries | None:
         """Return a series; None if it does not exist."""
+        return self.series_at(path).get(metric)
+
+    def series_at(self, path: Sequence[str]) -> dict[str, StoredSeries]:
+        """Return the series of a level by metric; none if it does not exist."""
         level = self.root.find(path)
-        return level.series.get(metric) if level else None
+        return level.series if level is not None else {}
 
     def add(self, wanted: Iterable[tuple[Path, str]], time: int, frequency: int) -> SeriesGroup:
         """Add series of one node with the same first time, as a group. None of them may exist."""

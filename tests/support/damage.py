@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ccagent.config.configuration import OutboxSettings
 from ccagent.queue.queue import Queue, make_directory_name
-from ccagent.queue.segment import find_owner, parse_segment
+from ccagent.queue.segment import WAITING, find_owner, parse_segment
 from ccagent.queue.sink import Sink
 from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
@@ -144,7 +144,7 @@ def hit(before: list[bytes], after: list[bytes]) -> set[str]:
             each.entry.message.id
             for content in contents
             for each in parse_segment(content, owner).messages
-            if each.entry is not None and each.is_waiting
+            if each.entry is not None and each.state == WAITING
         }
 
     return whole(before) - whole(after)

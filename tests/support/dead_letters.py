@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.queue.segment import parse_segment
+from ccagent.queue.segment import DEAD, parse_segment
 
 if TYPE_CHECKING:
     from ccagent.queue.entry import QueueEntry
@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 
 def read_dead_letters(queue: Queue) -> list[QueueEntry]:
     """Return the dead letters of open segments."""
-    segments = queue._segments
     return [
         message.entry
-        for segment in segments._segments.values()
-        for message in parse_segment(
-            segment.file.read(0, segment.file.size), segments.owner
-        ).messages
-        if message.is_dead and message.entry is not None
+        for segment in queue._segments.values()
+        for message in parse_segment(segment.file.read(0, segment.file.size), queue.owner).messages
+        if message.state == DEAD and message.entry is not None
     ]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ccagent.queue.queue import make_directory_name
-from ccagent.queue.segment import find_owner, parse_segment
+from ccagent.queue.segment import WAITING, find_owner, parse_segment
 
 _DISK = "8m"
 _PATIENCE = 300.0
@@ -157,7 +157,7 @@ class Torture:
             waiting = [
                 each
                 for each in parse_segment(bytes(content), find_owner("backend")).messages
-                if each.is_waiting
+                if each.state == WAITING
             ]
             if not waiting:
                 continue

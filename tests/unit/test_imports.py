@@ -144,7 +144,7 @@ def test_a_sample_with_an_outbox_imports_no_database(tmp_path: Path) -> None:
         '[sinks.a]\nurl = "http://127.0.0.1:9"\ntime-limit = "1s"\n'
     )
     modules = imported_by("sample", "--once", "--config", str(tmp_path / "ccagent.toml"))
-    assert "ccagent.queue.segments" in modules
+    assert "ccagent.queue.segment_directory" in modules
     assert not modules & {"sqlite3", "ccagent.queue.conversion"}
 
 

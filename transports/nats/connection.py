@@ -74,25 +74,13 @@ class NatsBatch:
         self._server = server
         self._secrets = secrets
         self._pending = set(range(len(messages)))
-        self._stored = _JetStreamReply()
-
-    @property
-    def stored(self) -> str:
-        """The stream's answer to the last stored message; empty without one."""
-        last = self._stored
-        if not last.stream:
-            return ""
-        name = clean_text(last.stream, self._secrets, self._subjects)
-        return f"stream {name!r} has stored it as number {last.seq}"
+        self.stored = _JetStreamReply()
+        """The stream's answer to the last stored message."""
 
     @property
     def is_down_to_one(self) -> bool:
         """True if exactly one message is unanswered."""
         return len(self._pending) == 1
-
-    @property
-    def _subjects(self) -> list[str]:
-        return [message.subject for message in self.messages]
 
     def settle(self, number: int, answer: NatsAnswer) -> None:
         """Keep the result of a message."""
@@ -147,7 +135,7 @@ class NatsBatch:
         elif not answer.stream:
             self.put_off(number, f"the answer on the subject {subject!r} is not that of a stream")
         else:
-            self._stored = answer
+            self.stored = answer
             self.settle(number, None)
 
 
@@ -178,6 +166,8 @@ class NatsConnection(NatsThread):
         self._is_acknowledged = is_acknowledged
         self._inbox = ""
         self._sent = 0
+        self.server = place
+        """The URL of the server."""
         self._batch: NatsBatch | None = None
         super().__init__(options, place, server, address)
 
@@ -197,15 +187,13 @@ class NatsConnection(NatsThread):
         return clean_text(stream, self._secrets, (subject,))
 
     @property
-    def server(self) -> str:
-        """The URL of the server."""
-        return self.session.place
-
-    @property
     def answer(self) -> str:
         """The server's answer to the last messages."""
-        stored = self._batch.stored if self._batch is not None else ""
-        return stored or f"{self.server} has it; core NATS does not confirm subscribers"
+        if self._batch is None or not self._batch.stored.stream:
+            return f"{self.server} has it; core NATS does not confirm subscribers"
+        subjects = [message.subject for message in self._batch.messages]
+        name = clean_text(self._batch.stored.stream, self._secrets, subjects)
+        return f"stream {name!r} has stored it as number {self._batch.stored.seq}"
 
     async def _prepare(self) -> None:
         if self._is_acknowledged:
@@ -235,7 +223,7 @@ class NatsConnection(NatsThread):
         return batch.answers
 
     async def _transfer(self, batch: NatsBatch, first: int) -> None:
-        client, limit = self.session.client, self.session.max_payload
+        client, limit = self.session.client, self.session.client.max_payload
         for number, (subject, body, identity) in enumerate(batch.messages):
             size = len(body) + (_HEADER_SIZE + len(identity) if self._inbox and identity else 0)
             if size > limit:
@@ -246,10 +234,10 @@ class NatsConnection(NatsThread):
                 await client.publish(subject, body, f"{self._inbox}.{first + number}", headers)
             else:
                 await client.publish(subject, body)
-        if not self._inbox:
-            await self.session.flush()
-            batch.settle_rest(None)
-        await batch.settled
+        if self._inbox:
+            await batch.settled
+        else:
+            await self.session.flush()  # without an error, the server has all
 
     async def _ask_for_stream(self, subject: str) -> str:
         streams: list[str] = []

@@ -41,15 +41,14 @@ class AnswerQueue:
 
     def first(self) -> QueuedAnswer | None:
         """Return the oldest answer; None without one."""
-        for number, entry in self._queue.next_batch(1):
-            message = entry.message
+        for number, message in self._queue.next_batch(1):
             return QueuedAnswer(message.id, message.kind, message.body, number)
         return None
 
     def payloads(self) -> dict[str, bytes]:
         """Return the payloads of all queued answers, by their keys."""
-        entries = (entry.message for _, entry in self._queue.next_batch(_MOST_ANSWERS))
-        return {message.id: message.body for message in entries}
+        queued = self._queue.next_batch(_MOST_ANSWERS)
+        return {message.id: message.body for _, message in queued}
 
     def remove(self, answer: QueuedAnswer) -> None:
         """Delete an answer after the broker's confirmation."""

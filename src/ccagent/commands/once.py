@@ -172,12 +172,12 @@ class _Delivery:
             sender.send_all()
         finally:
             sender.close()
-        if queue.lost:
+        if lost := queue.count(in_memory=True):
             self._is_delivered = False
             logger.error(
                 "sink %s: %d messages are lost: neither sent (%s) nor stored (%s)",
                 self._sink,
-                queue.lost,
+                lost,
                 sender.counters.last_error,
                 queue.error or "no outbox on disk",
             )

@@ -21,7 +21,7 @@ from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mounti
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, make_directory_name
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
 from ccagent.queue.segment import QueueOwner, find_owner, read_segment
-from ccagent.queue.segment_directory import DAMAGED, FOREIGN, is_segment
+from ccagent.queue.segment_directory import is_segment
 from ccagent.transports.base import transport_class
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
 
 def _check_segment(path: str, place: str, owner: QueueOwner) -> Iterator[Finding]:
     """Yield a problem for a damaged file of a queue, or one of another sink or machine."""
-    if not (is_segment(path) or path.endswith((FOREIGN, DAMAGED))):
+    if not is_segment(path):
         return
     try:
         content = read_segment(place, owner)
@@ -70,12 +70,10 @@ def _check_segment(path: str, place: str, owner: QueueOwner) -> Iterator[Finding
         reason = describe_error(error, place)
         yield _report_file(path, reason, "its messages cannot be sent", "move it away")
         return
-    if content.is_foreign and content.header is not None:
-        written = content.header.owner
-        found = f"queued by host {written.host} for sink {written.sink}"
-        yield _report_file(path, found, "its messages are not sent", _RETRY)
+    if content.foreign:
+        yield _report_file(path, content.foreign, "its messages are not sent", _RETRY)
     elif content.damaged:
-        size = sum(part.size for part in content.damaged)
+        size = content.damaged_bytes
         impact = "messages in damaged parts of it are lost"
         fix = "let the service run: it sends the undamaged messages; check the disk"
         yield _report_file(path, f"damaged: {size} bytes", impact, fix)

@@ -20,6 +20,14 @@ class Clock:
         """Return seconds since boot, including suspended time, like start times in /proc."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def boot_id(self) -> bytes:
+        """Return the kernel's id of this boot; empty if it has none."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+                return file.read(64).strip()[:36]
+        except OSError:
+            return b""
+
     def sleep(self, seconds: float) -> None:
         """Pause the calling thread."""
         time.sleep(seconds)

@@ -14,11 +14,12 @@ import msgspec
 
 from ccagent.errors import ConfigurationError, QueueError
 from ccagent.log import logger
-from ccagent.machine.clock import timestamp
-from ccagent.queue.entry import read_boot_id, read_uptime, resume
-from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, find_old_file, make_segments
+from ccagent.machine.clock import Clock, timestamp
+from ccagent.queue.entry import resume
+from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, find_old_file, make_directory_name
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
-from ccagent.queue.segment import mark_done
+from ccagent.queue.segment import DEAD, DONE, WAITING, find_owner, mark_done
+from ccagent.queue.segment_directory import read_files
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from ccagent.config.configuration import Configuration
+    from ccagent.queue.entry import QueueEntry
     from ccagent.queue.segment import SegmentContent, StoredMessage
-    from ccagent.queue.segments import QueueSegments
 
 _SHOWN = 20
 
@@ -51,10 +52,10 @@ class BacklogRow(NamedTuple):
 class StoredLetter(NamedTuple):
     """A dead letter in a file, or a message of another sink or machine.
 
-    name: of the file. sink: for which the message was queued.
+    path: of the file. sink: for which the message was queued.
     """
 
-    name: str
+    path: str
     message: StoredMessage
     reason: str
     sink: str
@@ -92,10 +93,8 @@ def flush(configuration: Configuration) -> bool:
         transport.is_one_shot = True
         queue = Queue(sink, configuration.outbox)
         error, sender = queue.error, Sender(sink, queue, transport)
-        try:
+        with contextlib.closing(sender):
             is_empty = sender.send_all()
-        finally:
-            sender.close()
         if not is_empty and sender.counters.last_error:
             error = error or f"not all messages were sent: {sender.counters.last_error}"
         if error:
@@ -112,111 +111,100 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
     """
     count = 0
     for name in _select_queues(configuration, selection):
-        with _open_queue(configuration, name) as (source, files):
-            letters = selection.select(_list_letters(files, name))
-            undecodable = sum(letter.message.entry is None for letter in letters)
-            for sink in dict.fromkeys(letter.sink for letter in letters):
-                of_sink = [letter for letter in letters if letter.sink == sink]
-                target = sink if sink in configuration.sinks else name
-                with _open_queue(configuration, target) as (segments, _):
-                    count += _queue_again(segments, of_sink, source)
-            if undecodable:
-                logger.warning(
-                    "sink %s: %d undecodable dead letters can't be sent again; "
-                    "`ccagent outbox drop --reason version` deletes them",
-                    name,
-                    undecodable,
-                )
+        letters = selection.select(_list_letters(name, _read_queue(configuration, name)))
+        undecodable = sum(letter.message.entry is None for letter in letters)
+        for sink in dict.fromkeys(letter.sink for letter in letters):
+            target = sink if sink in configuration.sinks else name
+            queue = Queue(target, msgspec.structs.replace(configuration.outbox, memory=False))
+            with contextlib.closing(queue), _naming_errors(queue.path):
+                for letter in letters:
+                    if letter.sink == sink and letter.message.entry is not None:
+                        _queue_again(queue, letter.message.entry)
+                        _finish(name, [letter])
+                        count += 1
+        if undecodable:
+            logger.warning(
+                "sink %s: %d undecodable dead letters can't be sent again; "
+                "`ccagent outbox drop --reason version` deletes them",
+                name,
+                undecodable,
+            )
     return count
 
 
-def _queue_again(
-    segments: QueueSegments, letters: list[StoredLetter], source: QueueSegments
-) -> int:
-    """Queue dead letters of one queue in another or the same. Return their number."""
-    count = 0
-    try:
-        segments.open()
-        for letter in letters:
-            if letter.message.entry is not None:
-                # Their age starts at 0; otherwise they could expire at once.
-                clock = segments.now().clock
-                segments.append(
-                    [msgspec.structs.replace(letter.message.entry, clock=clock, reason="")]
-                )
-                _finish(source, [letter])
-                count += 1
-    finally:
-        segments.close()
-    return count
+def _queue_again(queue: Queue, entry: QueueEntry) -> None:
+    """Queue a dead letter. Its age starts at 0; otherwise it could expire at once."""
+    if queue.failure:
+        raise QueueError(f"outbox {queue.path}: {queue.failure}")
+    queue.append(msgspec.structs.replace(entry, clock=queue.now().clock, reason=""))
 
 
 def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_whole: bool) -> int:
     """Delete dead letters, with `is_whole` also queued messages. Return their number."""
     count = 0
     for sink in _select_queues(configuration, selection):
-        with _open_queue(configuration, sink) as (segments, files):
-            letters = selection.select(_list_letters(files, sink, is_whole=is_whole))
-            _finish(segments, letters)
-            count += len(letters)
+        files = _read_queue(configuration, sink)
+        letters = selection.select(_list_letters(sink, files, is_whole=is_whole))
+        with _naming_errors(_find_directory(configuration, sink)):
+            _finish(sink, letters)
+        count += len(letters)
     return count
 
 
 def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
     """Return the line of a queue, with its first dead letters and its damaged files."""
-    with _open_queue(configuration, sink) as (segments, files):
-        waiting = [message for content in files.values() for message in content.waiting]
-        letters = _list_letters(files, sink)
-        old = find_old_file(segments.path)
-        details = [_describe(letter) for letter in letters[:_SHOWN]]
-        if os.path.lexists(old):
-            details.insert(0, f"{old}: waits for its conversion: start ccagent")
-        if len(letters) > _SHOWN:
-            details.append(f"... and {len(letters) - _SHOWN} more dead letters")
-        for name, content in files.items():
-            if content.damaged:
-                size = sum(part.size for part in content.damaged)
-                details.append(f"{segments.path}/{name}: {size} bytes are damaged")
-        moment, clock = None, 0.0
-        for content in files.values():
-            moment, clock = content.header and content.header.moment, content.newest
-        now = resume(moment, clock, read_boot_id(), read_uptime()).clock
-        clocks = [message.entry.clock for message in waiting if message.entry is not None]
-        return BacklogRow(
-            sink,
-            len(waiting),
-            sum(message.size for message in waiting),
-            max(0.0, now - min(clocks, default=now)),
-            len(letters),
-            max((each.header.dropped for each in files.values() if each.header), default=0),
-            tuple(details),
-        )
+    files = _read_queue(configuration, sink)
+    queued = (message for each in files.values() if not each.foreign for message in each.messages)
+    waiting = [message for message in queued if message.state == WAITING]
+    letters = _list_letters(sink, files)
+    old = find_old_file(_find_directory(configuration, sink))
+    details = [_describe(letter) for letter in letters[:_SHOWN]]
+    if os.path.lexists(old):
+        details.insert(0, f"{old}: waits for its conversion: start ccagent")
+    if len(letters) > _SHOWN:
+        details.append(f"... and {len(letters) - _SHOWN} more dead letters")
+    for path, content in files.items():
+        if content.damaged:
+            details.append(f"{path}: {content.damaged_bytes} bytes are damaged")
+    moment, newest, clock = None, 0.0, Clock()
+    for content in files.values():
+        moment, newest = content.header and content.header.moment, content.newest
+    now = resume(moment, newest, clock.boot_id(), clock.uptime()).clock
+    clocks = [message.entry.clock for message in waiting if message.entry is not None]
+    return BacklogRow(
+        sink,
+        len(waiting),
+        sum(message.size for message in waiting),
+        max(0.0, now - min(clocks, default=now)),
+        len(letters),
+        max((each.header.dropped for each in files.values() if each.header), default=0),
+        tuple(details),
+    )
 
 
 def _list_letters(
-    files: dict[str, SegmentContent], sink: str, *, is_whole: bool = False
+    sink: str, files: dict[str, SegmentContent], *, is_whole: bool = False
 ) -> list[StoredLetter]:
     """Return the dead letters of a sink, and all messages of other sinks and machines.
 
     is_whole: return queued messages, too.
     """
     letters: list[StoredLetter] = []
-    for name, content in files.items():
-        owner = content.header.owner if content.header is not None else None
+    for path, content in files.items():
+        owner = content.header.owner.sink if content.header is not None else sink
         for message in content.messages:
-            reason = message.reason if message.is_dead else ""
-            if content.is_foreign and owner is not None and not message.is_done:
-                reason = f"queued by host {owner.host} for sink {owner.sink}"
-            if reason or (is_whole and message.is_waiting):
-                letters.append(StoredLetter(name, message, reason, owner.sink if owner else sink))
+            is_selected = is_whole or message.state == DEAD or content.foreign
+            if is_selected and message.state != DONE:
+                reason = content.foreign or (message.reason if message.state == DEAD else "")
+                letters.append(StoredLetter(path, message, reason, owner))
     return letters
 
 
-def _finish(segments: QueueSegments, letters: list[StoredLetter]) -> None:
+def _finish(sink: str, letters: list[StoredLetter]) -> None:
     """Mark messages as done, and delete files without any other message."""
-    for name in dict.fromkeys(letter.name for letter in letters):
-        states = [letter.message.position for letter in letters if letter.name == name]
-        mark_done(os.path.join(segments.path, name), states, segments.owner)
+    for path in dict.fromkeys(letter.path for letter in letters):
+        positions = [letter.message.position for letter in letters if letter.path == path]
+        mark_done(path, positions, find_owner(sink))
 
 
 def _describe(letter: StoredLetter) -> str:
@@ -229,19 +217,25 @@ def _describe(letter: StoredLetter) -> str:
     return f"{timestamp(moment)} {message.kind} of {message.node}, {size} bytes: {letter.reason}"
 
 
-@contextlib.contextmanager
-def _open_queue(
-    configuration: Configuration, sink: str
-) -> Generator[tuple[QueueSegments, dict[str, SegmentContent]]]:
-    """Read the files of a sink's queue: the queue, and content by name.
+def _find_directory(configuration: Configuration, sink: str) -> str:
+    """Return the directory of a sink's queue."""
+    return os.path.join(configuration.outbox.directory, make_directory_name(sink))
 
-    Raise QueueError with the directory and the reason.
-    """
-    segments = make_segments(sink, configuration.outbox)
+
+def _read_queue(configuration: Configuration, sink: str) -> dict[str, SegmentContent]:
+    """Read the files of a sink's queue: content by path. Raise QueueError."""
+    path = _find_directory(configuration, sink)
+    with _naming_errors(path):
+        return read_files(path, find_owner(sink))
+
+
+@contextlib.contextmanager
+def _naming_errors(path: str) -> Generator[None]:
+    """Raise QueueError with the directory and the reason if a file fails."""
     try:
-        yield segments, segments.read_files()
+        yield
     except FILE_ERRORS as error:
-        raise QueueError(f"outbox {segments.path}: {describe_error(error)}") from error
+        raise QueueError(f"outbox {path}: {describe_error(error)}") from error
 
 
 def _list_queues(configuration: Configuration) -> list[str]:

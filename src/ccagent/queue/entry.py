@@ -7,15 +7,12 @@ independent of the wall clock.
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.records.message import Message
-
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -35,15 +32,10 @@ class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueuedMessage(NamedTuple):
-    """One queued message: its number in the queue, and the entry."""
+    """One queued message, and its number in the queue."""
 
     number: int
-    entry: QueueEntry
-
-    @property
-    def message(self) -> Message:
-        """The message in the entry."""
-        return self.entry.message
+    message: Message
 
 
 encode_entry = msgspec.msgpack.Encoder().encode
@@ -66,20 +58,6 @@ class Moment(NamedTuple):
     uptime: float
 
 
-def read_boot_id() -> bytes:
-    """Return the kernel's boot id; empty if it has none."""
-    try:
-        with open(_BOOT_ID, "rb") as file:
-            return file.read(64).strip()[:36]
-    except OSError:
-        return b""
-
-
-def read_uptime() -> float:
-    """Return the seconds since boot, including suspended time."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def resume(last: Moment | None, newest: float, boot: bytes, uptime: float) -> Moment:
     """Return the reading at `uptime` seconds of the boot `boot`, of a clock that was stored.
 
@@ -87,10 +65,6 @@ def resume(last: Moment | None, newest: float, boot: bytes, uptime: float) -> Mo
     """
     if last is None:
         return Moment(newest, boot, uptime)
-    return advance(last if last.boot == boot else last._replace(clock=newest), boot, uptime)
-
-
-def advance(last: Moment, boot: bytes, uptime: float) -> Moment:
-    """Return the reading after `last`, at `uptime` seconds of the boot `boot`."""
-    begin = last.uptime if boot == last.boot and uptime >= last.uptime else 0.0
-    return Moment(last.clock + uptime - begin, boot, uptime)
+    if last.boot == boot and last.uptime <= uptime:
+        return Moment(last.clock + uptime - last.uptime, boot, uptime)
+    return Moment(newest + uptime, boot, uptime)

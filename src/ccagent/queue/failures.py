@@ -102,15 +102,20 @@ class Failures:
             self._choice = MessageChoice(None, kinds, [*(self._failed if is_trial else overtaken)])
         return self._choice
 
-    def note_empty(self) -> bool:
-        """Note that the last choice selected no message. Return whether to choose again."""
+    def note_empty(self, now: float) -> float | None:
+        """Note that the last choice selected no message.
+
+        Return the seconds until a failed message is due; 0 to choose again, None without one.
+        """
         if self._choice.number is not None:
             self._failed.pop(self._choice.number, None)  # it was dropped to make room
-            return True
-        was_trial, self._is_trial = self._is_trial, False
-        if was_trial:
+            return 0.0
+        if self._is_trial:
+            self._is_trial = False
             self._acquit([])
-        return was_trial
+            return 0.0
+        times = [*self._held.values(), *(one.retry_at for one in self._overtaken().values())]
+        return min((each - now for each in times if each > now), default=None)
 
     def shorten(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
         """Return the messages to send together: a message of a failed kind is sent separately."""
@@ -194,11 +199,6 @@ class Failures:
         """Make `choose` return another message than the failed one. Return False if none failed."""
         self._is_trial = any(not one.is_overtaken for one in self._failed.values())
         return self._is_trial
-
-    def next_due(self, now: float) -> float | None:
-        """Return the monotonic time at which the next failed message is due; None without one."""
-        times = [*self._held.values(), *(one.retry_at for one in self._overtaken().values())]
-        return min((each for each in times if each > now), default=None)
 
     def _overtaken(self) -> dict[int, _Failed]:
         return {number: one for number, one in self._failed.items() if one.is_overtaken}

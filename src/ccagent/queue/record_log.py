@@ -15,19 +15,16 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import NotPermittedError
+from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 MARKER = b"qn\xca]"
 """The first bytes of a record. They are not valid UTF-8, so no text in a payload contains them."""
 
 _MARKERS = re.compile(re.escape(MARKER))
 _FRAME = struct.Struct("<4sII")
-
-FRAME_SIZE = _FRAME.size
-"""Bytes of a record before its payload."""
-
 
 FILE_ERRORS = (OSError, NotPermittedError)
 
@@ -41,12 +38,8 @@ class LogRecord(NamedTuple):
     """An undamaged record. offset: of its marker in the file; trailer: offset of its trailer."""
 
     offset: int
+    trailer: int
     payload: memoryview
-
-    @property
-    def trailer(self) -> int:
-        """Return the offset of the trailer."""
-        return self.offset + FRAME_SIZE + len(self.payload)
 
 
 class DamagedPart(NamedTuple):
@@ -64,14 +57,15 @@ def frame(payload: bytes, *, seed: int = 0, trailer: bytes = b"") -> bytes:
 
 def read_record(data: memoryview, offset: int, seed: int = 0) -> LogRecord | None:
     """Return the record at an offset; None if there is none or if it is damaged."""
-    begin = offset + FRAME_SIZE
+    begin = offset + _FRAME.size
     if begin > len(data):
         return None
     marker, size, checksum = _FRAME.unpack_from(data, offset)
     if marker != MARKER or not 0 < size <= len(data) - begin:
         return None
-    payload = data[begin : begin + size]
-    return LogRecord(offset, payload) if zlib.crc32(payload, seed) == checksum else None
+    trailer = begin + size
+    payload = data[begin:trailer]
+    return LogRecord(offset, trailer, payload) if zlib.crc32(payload, seed) == checksum else None
 
 
 def read_records(
@@ -86,17 +80,28 @@ def read_records(
         record = read_record(data, offset, seed)
         if record is not None:
             yield record
-            offset += FRAME_SIZE + len(record.payload) + trailer
+            offset = record.trailer + trailer
             continue
-        following = _find_next(data, offset + 1, seed)
+        markers = (match.start() for match in _MARKERS.finditer(data, offset + 1))
+        following = next((each for each in markers if read_record(data, each, seed)), len(data))
         yield DamagedPart(offset, following - offset)
         offset = following
 
 
-def _find_next(data: memoryview, offset: int, seed: int) -> int:
-    """Return the offset of the next undamaged record, or the end."""
-    markers = (match.start() for match in _MARKERS.finditer(data, offset))
-    return next((each for each in markers if read_record(data, each, seed)), len(data))
+@contextlib.contextmanager
+def create_file(path: str) -> Generator[LogFile]:
+    """Create a file that is complete or absent: it is deleted if the body fails.
+
+    Raise OSError, FileExistsError or NotPermittedError.
+    """
+    file = LogFile(path, open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+    try:
+        yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        file.close()
+        raise
 
 
 class LogFile:

@@ -8,7 +8,6 @@ Nothing that reduces the backlog needs space: states are overwritten, finished f
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import struct
@@ -21,11 +20,18 @@ import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.queue.entry import Moment, QueueEntry, decode_entry
-from ccagent.queue.record_log import DamagedPart, LogFile, frame, read_record, read_records
+from ccagent.queue.record_log import (
+    DamagedPart,
+    LogFile,
+    create_file,
+    frame,
+    read_record,
+    read_records,
+)
 from ccagent.service.private_files import open_private, sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 WAITING, DONE, DEAD = 0x55, 0xAA, 0x33
 """States of a message. Any two differ in at least four bits, so a flipped bit does no harm."""
@@ -69,7 +75,7 @@ def find_owner(sink: str) -> QueueOwner:
     identity = b""
     with contextlib.suppress(OSError), open(_MACHINE_ID, "rb") as file:
         identity = file.read(64).strip()
-    return QueueOwner(sink, os.uname().nodename, zlib.crc32(identity) if identity else 0)
+    return QueueOwner(sink, os.uname().nodename, zlib.crc32(identity))
 
 
 class SegmentHeader(NamedTuple):
@@ -84,28 +90,13 @@ class StoredMessage(NamedTuple):
     """One message of a segment.
 
     position: offset of its state, the last byte of its record. size: of the record in bytes.
-    entry: None if undecodable.
+    state: DEAD also of a message to send that can't be decoded; its entry is None.
     """
 
     position: int
     size: int
     state: int
     entry: QueueEntry | None
-
-    @property
-    def is_done(self) -> bool:
-        """True for an acknowledged message, and a deleted dead letter."""
-        return self.state == DONE
-
-    @property
-    def is_waiting(self) -> bool:
-        """True for a message to send."""
-        return self.state == WAITING and self.entry is not None
-
-    @property
-    def is_dead(self) -> bool:
-        """True for a dead letter, and for a waiting message that can't be decoded."""
-        return not self.is_done and not self.is_waiting
 
     @property
     def reason(self) -> str:
@@ -118,15 +109,15 @@ class StoredMessage(NamedTuple):
 class SegmentContent(NamedTuple):
     """The content of a segment.
 
-    header: None if damaged. size: bytes up to the last record. is_foreign: written for another sink
-    or by another machine.
+    header: None if damaged. size: bytes up to the last record. foreign: who queued the messages of
+    another sink or machine; empty for own ones.
     """
 
     header: SegmentHeader | None
     messages: list[StoredMessage]
     damaged: list[DamagedPart]
     size: int
-    is_foreign: bool
+    foreign: str
 
     @property
     def newest(self) -> float:
@@ -135,9 +126,9 @@ class SegmentContent(NamedTuple):
         return max((each.entry.clock for each in self.messages if each.entry), default=clock)
 
     @property
-    def waiting(self) -> list[StoredMessage]:
-        """The messages to send; none of a file of another sink or machine."""
-        return [each for each in self.messages if each.is_waiting and not self.is_foreign]
+    def damaged_bytes(self) -> int:
+        """The bytes in the damaged parts."""
+        return sum(part.size for part in self.damaged)
 
 
 def encode_header(header: SegmentHeader) -> bytes:
@@ -170,13 +161,17 @@ def parse_segment(content: bytes, owner: QueueOwner) -> SegmentContent:
                 damaged.append(record._replace(size=min(record.size, used - record.offset)))
             continue
         size = record.trailer + 1
-        byte = data[record.trailer] if record.trailer < len(data) else 0
+        state = _NEAREST[data[record.trailer] if record.trailer < len(data) else 0]
         entry = None
-        with contextlib.suppress(UnparsableError):
+        try:
             entry = decode_entry(record.payload)
-        messages.append(StoredMessage(record.trailer, size - record.offset, _NEAREST[byte], entry))
-    is_foreign = header is not None and not header.owner.is_same(owner)
-    return SegmentContent(header, messages, damaged, size, is_foreign)
+        except UnparsableError:
+            state = DONE if state == DONE else DEAD
+        messages.append(StoredMessage(record.trailer, size - record.offset, state, entry))
+    foreign = ""
+    if header is not None and not header.owner.is_same(owner):
+        foreign = f"queued by host {header.owner.host} for sink {header.owner.sink}"
+    return SegmentContent(header, messages, damaged, size, foreign)
 
 
 def read_segment(path: str, owner: QueueOwner) -> SegmentContent:
@@ -196,7 +191,7 @@ def mark_done(path: str, positions: Iterable[int], owner: QueueOwner) -> None:
             file.overwrite(position, bytes((DONE,)))
         if lock(file.descriptor):
             messages = parse_segment(file.read(0, _LARGEST_FILE), owner).messages
-            if messages and all(message.is_done for message in messages):
+            if messages and all(message.state == DONE for message in messages):
                 os.unlink(path)
 
 
@@ -211,7 +206,7 @@ def lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     if not os.fstat(descriptor).st_nlink:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise FileNotFoundError("deleted meanwhile")
     return True
 
 
@@ -298,7 +293,6 @@ class QueueSegment:
         if self.is_elsewhere:
             self.close()
             return None
-        self._write_states()
         return content
 
     def begin(self, header: SegmentHeader) -> None:
@@ -306,28 +300,20 @@ class QueueSegment:
         self.header, self.newest, self.is_counted = header, header.moment.clock, True
         self.file = MemoryFile(encode_header(header))
 
-    def store(self, path: str, room: int, *, is_synced: bool) -> bool:
+    def store(self, path: str, room: int, *, is_synced: bool) -> None:
         """Move the segment from memory to a new file of `room` bytes, if there are as many.
 
-        Return False if another process has locked the file first. Raise OSError or
-        NotPermittedError; the segment then stays in memory.
+        Raise FileExistsError, also if another process has locked the file first. Raise OSError or
+        NotPermittedError. The segment then stays in memory.
         """
-        file = LogFile(path, open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-        try:
+        with create_file(path) as file:
             if not lock(file.descriptor):
-                file.close()
-                return False
+                raise FileExistsError(path)
             file.allocate(room)
             file.append(self.file.read(0, self.file.size), is_synced=is_synced)
             if is_synced:
                 sync_directory(os.path.dirname(path))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            file.close()
-            raise
         self.path, self.file = path, file
-        return True
 
     def rescue(self) -> None:
         """Move the segment from an open file to memory. Raise OSError."""
@@ -337,16 +323,11 @@ class QueueSegment:
         self.path, self.file = "", MemoryFile(content)
         self._write_states()
 
-    def append(
-        self, records: Sequence[bytes], entries: Sequence[QueueEntry], *, is_synced: bool
-    ) -> None:
-        """Write records and index their entries. Raise OSError."""
-        position = self.file.size - 1
-        self.file.append(b"".join(records), is_synced=is_synced)
-        for record, entry in zip(records, entries, strict=True):
-            position += len(record)
-            self._add(position, len(record), entry)
-            self.newest = max(self.newest, entry.clock)
+    def append(self, record: bytes, entry: QueueEntry, *, is_synced: bool) -> None:
+        """Write a record and index its entry. Raise OSError."""
+        self.file.append(record, is_synced=is_synced)
+        self._add(self.file.size - 1, len(record), entry)
+        self.newest = max(self.newest, entry.clock)
 
     def read(self, position: int, seed: int) -> QueueEntry | None:
         """Return an indexed message; None if another process has finished it. Raise OSError.
@@ -373,11 +354,12 @@ class QueueSegment:
         self._unwritten[position] = state
         self._write_states()
 
-    def update_header(self, header: SegmentHeader) -> None:
-        """Overwrite the header in place, if that is possible."""
-        self.header = header
-        with contextlib.suppress(OSError):
-            self.file.overwrite(0, encode_header(header))
+    def count_dropped(self, dropped: int) -> None:
+        """Overwrite the number in the header, if that is possible."""
+        if self.header is not None:
+            self.header = self.header._replace(dropped=dropped)
+            with contextlib.suppress(OSError):
+                self.file.overwrite(0, encode_header(self.header))
 
     def close(self) -> None:
         """Write missing states, and unlock and close the file."""

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.queue.entry import Moment, advance, read_boot_id, read_uptime, resume
+from ccagent.queue.entry import Moment, resume
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
-from ccagent.queue.segment import QueueSegment, SegmentHeader, read_segment
+from ccagent.queue.segment import QueueSegment, SegmentHeader, encode_header, read_segment
 from ccagent.service.private_directories import check_directory, make_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ccagent.config.configuration import OutboxSettings
+    from ccagent.machine.clock import Clock
     from ccagent.queue.segment import QueueOwner, SegmentContent
 
 SEGMENT = ".log"
@@ -33,7 +34,7 @@ FOREIGN = ".foreign"
 DAMAGED = ".damaged"
 """Suffixes of files: messages, dead letters, of another sink or machine, without any message."""
 
-_NAME = re.compile(r"([0-9]{12})(\.log|\.dead)")
+_NAME = re.compile(r"[0-9]{12}(\.log|\.dead)")
 _LARGEST = 1 << 20
 _LEAST = 4096
 _SEGMENTS = 8
@@ -41,26 +42,32 @@ _SEGMENTS = 8
 
 
 def is_segment(path: str) -> bool:
-    """Return whether a file is a segment by its name."""
-    return _NAME.fullmatch(os.path.basename(path)) is not None
+    """Return whether a file is a segment by its name, also one that is set aside."""
+    name = os.path.basename(path)
+    return _NAME.fullmatch(name) is not None or name.endswith((FOREIGN, DAMAGED))
+
+
+def read_files(directory: str, owner: QueueOwner) -> dict[str, SegmentContent]:
+    """Read a queue without locks: content by path, oldest first; none without a directory."""
+    contents: dict[str, SegmentContent] = {}
+    names = os.listdir(directory) if os.path.lexists(directory) else []
+    for name in sorted(names):
+        if is_segment(name) and not name.endswith(DAMAGED):
+            path = os.path.join(directory, name)
+            with contextlib.suppress(FileNotFoundError):
+                contents[path] = read_segment(path, owner)
+    return contents
 
 
 class SegmentDirectory:
     """The segments of one queue. path: of the directory; empty if all stay in memory.
 
     With the durability `process` a stored message survives the end of the process. With `power` it
-    also survives a power failure, but each message waits for the disk. uptime, boot_id: see
-    `entry`.
+    also survives a power failure, but each message waits for the disk.
     """
 
     def __init__(
-        self,
-        path: str,
-        owner: QueueOwner,
-        settings: OutboxSettings,
-        *,
-        uptime: Callable[[], float] = read_uptime,
-        boot_id: Callable[[], bytes] = read_boot_id,
+        self, path: str, owner: QueueOwner, settings: OutboxSettings, clock: Clock
     ) -> None:
         self.path = path
         self.owner = owner
@@ -68,127 +75,88 @@ class SegmentDirectory:
         """The reason why new segments stay in memory; empty while the disk works."""
         self.set_aside: list[str] = []
         """Names of files of other sinks or machines."""
-        self.dropped: int = 0
+        self.all_dropped: int = 0
         """Messages and dead letters deleted because of the limits, also by earlier processes."""
-        self.dropped_before: int = 0
-        """Those deleted by earlier processes."""
         self.damaged: int = 0
-        """Damaged parts of files, and undecodable messages."""
+        """Damaged parts of files, and undecodable messages, since the start."""
         self._settings = settings
         self._seed = owner.seed
         self._limit = max(_LEAST, min(_LARGEST, settings.max_bytes // _SEGMENTS))
         self._is_synced = settings.durability == "power"
-        self._uptime = uptime
-        self._boot = boot_id()
+        self._clock = clock
+        self._boot = clock.boot_id()
         self._moment: Moment | None = None
+        self._header_size = len(encode_header(SegmentHeader(Moment(0.0, b"", 0.0), 0, owner)))
         self._segments: dict[int, QueueSegment] = {}
         self._written: dict[bool, QueueSegment] = {}
         """The segments that are written: dead letters (True), messages (False)."""
         self._last = 0
 
-    def open(self) -> None:
-        """Create the directory if needed, and look at all its files, also those with problems.
+    @property
+    def error(self) -> str:
+        """The failure, or the first file that can't be read now with the reason; or empty."""
+        failed = (each for each in [*self._segments.values()] if each.problem)
+        return self.failure or next((f"{each.path}: {each.problem}" for each in failed), "")
 
-        Move all segments from memory to files. Raise OSError or NotPermittedError.
-        """
-        self._make_directories()
-        for segment in [*self._segments.values()]:
-            if segment.problem:
-                segment.problem = ""
-                self._examine(segment)
-        self.failure = ""
-        self.look()
-
-    def look(self) -> None:
+    def look(self, *, is_retry: bool = False) -> None:
         """Take over new segments of the directory that no other process has locked.
 
         Keep open files that somebody has removed, and move them and others from memory to files.
-        Raise OSError or NotPermittedError.
+        is_retry: try files that could not be read again. Raise OSError or NotPermittedError.
         """
-        try:
-            names = os.listdir(self.path)
-        except FileNotFoundError:
-            self._make_directories()
-            names = []
+        if is_retry or not os.path.isdir(self.path):
+            for path in (os.path.dirname(self.path), self.path):
+                make_directory(path)
+                if reason := check_directory(path):
+                    raise NotPermittedError(reason)
+        names = os.listdir(self.path)
         self.set_aside = sorted(name for name in names if name.endswith(FOREIGN))
-        there = {int(match[1]): match for name in names if (match := _NAME.fullmatch(name))}
+        there = {int(name.partition(".")[0]): name for name in names if _NAME.fullmatch(name)}
         for number, segment in [*self._segments.items()]:
             if segment.path:
-                self._look_at(segment, is_there=number in there)
+                self._look_at(segment, is_there=number in there, is_retry=is_retry)
         for number in sorted(there.keys() - self._segments.keys()):
-            name, suffix = there[number][0], there[number][2]
-            segment = QueueSegment(os.path.join(self.path, name), number, is_dead=suffix == LETTERS)
+            path = os.path.join(self.path, there[number])
+            segment = QueueSegment(path, number, is_dead=path.endswith(LETTERS))
             self._segments[number] = segment
             self._last = max(self._last, number)
             self._examine(segment)
         self._segments = dict(sorted(self._segments.items()))
         for segment in [*self._segments.values()]:
-            if not segment.path and not self.failure:
+            if not segment.path:
                 self._store(segment)
 
-    def _look_at(self, segment: QueueSegment, *, is_there: bool) -> None:
+    def _look_at(self, segment: QueueSegment, *, is_there: bool, is_retry: bool) -> None:
         """Look at a known file again. is_there: the directory has a file of its name."""
         if not is_there or (segment.file.is_open and not segment.file.is_current()):
             self._give_up(segment)
-        elif segment.is_elsewhere:
+        elif segment.is_elsewhere or (segment.problem and is_retry):
             self._examine(segment)
         elif self._is_written(segment) or not segment.is_finished or segment.problem:
             return
         elif self._ensure_open(segment):
             self._delete(segment)  # this has failed before
 
-    def _make_directories(self) -> None:
-        for path in (os.path.dirname(self.path), self.path):
-            make_directory(path)
-            if reason := check_directory(path):
-                raise NotPermittedError(reason)
-
-    @property
-    def problem(self) -> str:
-        """The first file that can't be read now, and the reason; empty without one."""
-        failed = (each for each in self._segments.values() if each.problem)
-        return next((f"{each.path}: {each.problem}" for each in failed), "")
-
-    def read_files(self) -> dict[str, SegmentContent]:
-        """Read all files without locks: content by name, oldest first; none without a directory."""
-        contents: dict[str, SegmentContent] = {}
-        names = os.listdir(self.path) if os.path.lexists(self.path) else []
-        for name in sorted(names):
-            if _NAME.fullmatch(name) or name.endswith(FOREIGN):
-                with contextlib.suppress(FileNotFoundError):
-                    path = os.path.join(self.path, name)
-                    contents[name] = read_segment(path, self.owner)
-        return contents
-
-    def is_removed(self) -> bool:
-        """Return whether somebody has deleted the segment that is written."""
-        written = self._written.get(False)
-        return written is not None and bool(written.path) and written.file.is_removed()
-
-    def close(self) -> None:
-        """Free unused space, unlock all files, and forget all segments."""
+    def _close_files(self) -> None:
+        """Free unused space, delete finished files, and unlock the others."""
         for segment in [*self._segments.values()]:
-            if segment.file.is_open and segment.is_finished and not self.dropped:
+            # A file keeps the number of dropped messages.
+            if segment.file.is_open and segment.is_finished and not self.all_dropped:
                 self._delete(segment)
-            elif segment.file.is_open:
+            if segment.file.is_open:
                 segment.file.truncate()
                 segment.close()
-        self._segments.clear()
         self._written.clear()
 
     def now(self) -> Moment:
-        """Return the reading of the queue's clock."""
-        moment = self._moment or self._find_moment()
-        self._moment = advance(moment, self._boot, self._uptime())
-        return self._moment
-
-    def _find_moment(self) -> Moment:
-        """Return the last reading of the clock in the newest segment, or a first one."""
-        newest = max(self._segments.values(), key=lambda each: each.number, default=None)
-        if newest is None:
-            return Moment(0.0, self._boot, self._uptime())
-        last = newest.header.moment if newest.header is not None else None
-        return resume(last, newest.newest, self._boot, self._uptime())
+        """Return the reading of the queue's clock, which continues that of the newest segment."""
+        uptime = self._clock.uptime()
+        if self._moment is None:
+            newest = max(self._segments.values(), key=lambda each: each.number, default=None)
+            last = newest.header.moment if newest and newest.header else None
+            self._moment = resume(last, newest.newest if newest else 0.0, self._boot, uptime)
+        begin = self._moment
+        return Moment(begin.clock + uptime - begin.uptime, begin.boot, uptime)
 
     def _in_order(self) -> Iterator[QueueSegment]:
         """Return the segments of messages, oldest first."""
@@ -204,14 +172,15 @@ class SegmentDirectory:
         return segment.file.is_open
 
     def _close_others(self, segment: QueueSegment) -> None:
-        """Close the files beside one that was opened, except for the oldest and the written one."""
-        others = (each for each in [*self._in_order()][1:] if each.path and each is not segment)
-        for other in others:
-            if other.file.is_open and not self._is_written(other):
+        """Close the files beside an opened one, except for the oldest and the written ones."""
+        kept = {segment, next(self._in_order(), None), *self._written.values()}
+        for other in self._segments.values():
+            if other.path and other.file.is_open and other not in kept:
                 other.close()
 
     def _examine(self, segment: QueueSegment) -> None:
         """Lock and read a segment, and delete it or set it aside if nothing in it can be sent."""
+        segment.problem = ""
         try:
             content = segment.open(self.owner)
         except FileNotFoundError:
@@ -223,25 +192,22 @@ class SegmentDirectory:
         if content is None:
             return
         header = content.header
-        if content.is_foreign and header is not None:
+        if content.foreign:
             logger.error(
-                "outbox %s: queued by host %s for sink %s, so it is set aside; "
-                "`ccagent outbox` shows its messages",
+                "outbox %s: %s, so it is set aside; `ccagent outbox` shows its messages",
                 segment.path,
-                header.owner.host,
-                header.owner.sink,
+                content.foreign,
             )
             self._set_aside(segment, FOREIGN)
             return
-        more = max(0, header.dropped - self.dropped) if header is not None else 0
-        self.dropped += more
-        self.dropped_before += more
+        if header is not None:
+            self.all_dropped = max(self.all_dropped, header.dropped)
         if content.damaged and not segment.is_counted:
             self.damaged += len(content.damaged)
             logger.error(
                 "outbox %s: %d bytes are damaged; %d undamaged messages are sent",
                 segment.path,
-                sum(part.size for part in content.damaged),
+                content.damaged_bytes,
                 segment.count,
             )
         segment.is_counted = True
@@ -267,7 +233,7 @@ class SegmentDirectory:
         self._forget(segment)
 
     def _note_problem(self, segment: QueueSegment, error: Exception) -> None:
-        """Close a segment, and leave it out until the next `open`."""
+        """Close a segment, and leave it out until its file is tried again."""
         segment.problem = describe_error(error, segment.path)
         logger.error("outbox %s: %s", segment.path, segment.problem, key=segment.path)
         if self._is_written(segment):
@@ -314,11 +280,11 @@ class SegmentDirectory:
         if segment is not None and segment.file.size + size > self._limit:
             self._seal(segment)
             segment = None
-        if segment is None:
-            segment = None if is_dead else self._reopen_newest(size)
+        if segment is None and not is_dead:
+            segment = self._reopen_newest(size)
         if segment is None:
             segment = QueueSegment("", self._find_number(), is_dead=is_dead)
-            segment.begin(SegmentHeader(self.now(), self.dropped, self.owner))
+            segment.begin(SegmentHeader(self.now(), self.all_dropped, self.owner))
             self._segments[segment.number] = segment
         self._written[is_dead] = segment
         if self.path and not segment.path and not self.failure:
@@ -352,23 +318,19 @@ class SegmentDirectory:
     def _store(self, segment: QueueSegment, size: int = 0) -> None:
         """Move a segment from memory to a file, with room for `size` more bytes."""
         room = max(self._limit, segment.file.size + size)
-        while True:
-            name = f"{segment.number:012}{LETTERS if segment.is_dead else SEGMENT}"
-            with contextlib.suppress(FileExistsError):
-                if segment.store(os.path.join(self.path, name), room, is_synced=self._is_synced):
-                    break
-            del self._segments[segment.number]
-            segment.number = self._find_number()
-            self._segments[segment.number] = segment
-        if not self._is_written(segment):
-            self._close_others(segment)
+        suffix = LETTERS if segment.is_dead else SEGMENT
+        while not segment.path:
+            path = os.path.join(self.path, f"{segment.number:012}{suffix}")
+            try:
+                segment.store(path, room, is_synced=self._is_synced)
+            except FileExistsError:  # of another process
+                del self._segments[segment.number]
+                segment.number = self._find_number()
+                self._segments[segment.number] = segment
+        self._close_others(segment)
 
     def _seal(self, segment: QueueSegment) -> None:
         """Stop writing a segment."""
         del self._written[segment.is_dead]
         if segment.is_finished:
             self._delete(segment)
-        elif segment.is_dead and segment.path:
-            segment.close()
-        else:
-            self._close_others(segment)

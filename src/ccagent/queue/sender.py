@@ -97,14 +97,15 @@ class Sender:
         self._failures.resume()
 
     def send_next(self) -> SendOutcome:
-        """Send the oldest messages that are due."""
+        """Send a failed message that is due, else the oldest messages."""
         now = self._monotonic()
         if now < self._paused_until:
             return SendOutcome(0, self._paused_until - now)
-        batch = self._next_batch(now)
-        if not batch:
-            due = self._failures.next_due(now)
-            return SendOutcome(0, None if due is None else due - now)
+        while not (batch := self._queue.next_batch(self._batch, self._failures.choose(now))):
+            wait = self._failures.note_empty(now)
+            if wait != 0:
+                return SendOutcome(0, wait)
+        batch = self._failures.shorten(batch)
         self._batch = min(self._batch * _BATCH_GROWTH, BATCH)
         outcome = self._send(batch)
         seconds = self._monotonic() - now
@@ -119,16 +120,11 @@ class Sender:
         """
         self._queue.check()
         tried_another = False
-        while True:
-            outcome = self.send_next()
-            if outcome.done:
-                tried_another = False
+        while (outcome := self.send_next()).wait is not None:
+            tried_another &= not outcome.done
             if outcome.wait == 0:
                 continue
-            is_only_one = self._queue.count() == 1
-            if outcome.wait is None or tried_another or is_only_one:
-                break
-            if not self._failures.try_another():
+            if tried_another or self._queue.count() == 1 or not self._failures.try_another():
                 break
             tried_another = True
             self._paused_until = 0.0
@@ -142,13 +138,6 @@ class Sender:
         with contextlib.suppress(Exception):
             self._transport.close()
         self._queue.close()
-
-    def _next_batch(self, now: float) -> list[QueuedMessage]:
-        """Select messages to send: a failed message that is due, else the oldest messages."""
-        while True:
-            batch = self._queue.next_batch(self._batch, self._failures.choose(now))
-            if batch or not self._failures.note_empty():
-                return self._failures.shorten(batch)
 
     def _send(self, messages: list[QueuedMessage]) -> SendOutcome:
         """Send a batch, and update the queue for each message."""
@@ -261,7 +250,7 @@ class PartSender:
         self._transport = transport
         self._taken: set[str] = set()
         self.refused_wholly: set[str] = set()
-        """Kinds of which the receiver refused a whole message, and took none since."""
+        """Kinds of which the receiver refused each part of a message, and took none since."""
 
     def send(
         self, message: Message, error: RejectedError
@@ -277,9 +266,8 @@ class PartSender:
         least = max(_LEAST_PART, len(message.body) // _MOST_PARTS)
         taken: list[Message] = []
         refused: list[tuple[Message, str]] = []
-        is_suspect = message.topic in self.refused_wholly
-        left = _FEW_PARTS if is_suspect else _MOST_PARTS
-        pending, is_halved = _cut(message, error, least, is_first=True), False
+        left = _FEW_PARTS if message.topic in self.refused_wholly else _MOST_PARTS
+        pending = _cut(message, error, least, is_first=True)
         while pending:
             part, error = pending.pop()
             is_half = not isinstance(error, TooLargeError)
@@ -287,7 +275,6 @@ class PartSender:
                 refused.append((part, str(error)))
                 continue
             left -= is_half
-            is_halved |= is_half
             try:
                 if part.id not in self._taken:
                     self._transport.send([part])
@@ -298,11 +285,9 @@ class PartSender:
                     refused.append((part, str(reason)))
             else:
                 left += _PARTS_PER_SUCCESS
-                if is_suspect and not taken:
-                    left += _MOST_PARTS - _FEW_PARTS
                 taken.append(part)
                 self._taken |= {part.id} - {""}
-        if is_halved and not taken:
+        if not taken and len(refused) > 1:
             self.refused_wholly.add(message.topic)
         return taken, refused
 

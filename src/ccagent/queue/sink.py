@@ -12,15 +12,15 @@ import msgspec
 from ccagent.config.configuration import OutboxSettings
 from ccagent.log import logger
 from ccagent.queue.queue import Queue
-from ccagent.queue.sender import Sender, SendOutcome
+from ccagent.queue.sender import Sender
 
 if TYPE_CHECKING:
     from ccagent.counters import SinkCounters
     from ccagent.records.message import Message
     from ccagent.transports.base import SinkSettings, Transport
 
-_LOCK_RETRIED = 1.0
-_LOCK_PATIENCE = 300.0
+_FILE_RETRIED = 1.0
+"""Seconds until a file that another process sends, or that can't be read, is tried again."""
 _LONGEST_WAIT = 5.0
 """Seconds between checks of the queue: another process may have queued messages, and messages in
 memory may fit on the disk again."""
@@ -50,8 +50,6 @@ class Sink:
         self._queued = 0
         self._restarts = 0
         self._closing = False
-        self._has_ended = False
-        self._left = 0
         self._successor: Sink | None = None
         self._send_at = 0.0
         self._changed = threading.Condition()
@@ -60,18 +58,15 @@ class Sink:
 
     def put(self, message: Message) -> bool:
         """Queue a message, and return whether it was not refused. Never waits for the receiver."""
-        is_queued = False
         with self._changed:
-            successor = self._successor
-            if successor is None:
-                window = self.settings.sending_window.seconds
-                if window and not self._queue.has_work():
-                    self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
-                is_queued = self._queue.put([message])
-                self._queued += is_queued
-                self._changed.notify_all()
-        if successor is not None:
-            return successor.put(message)
+            if self._successor is not None:
+                return self._successor.put(message)
+            window = self.settings.sending_window.seconds
+            if window and not self._queue.has_work():
+                self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
+            is_queued = self._queue.put([message])
+            self._queued += is_queued
+            self._changed.notify_all()
         if self._thread is None:
             self._start()
         return is_queued
@@ -79,13 +74,12 @@ class Sink:
     @property
     def is_idle(self) -> bool:
         """True when the queue is empty."""
-        with self._changed:
-            return not self._queue.has_work()
+        return not self._queue.has_work()
 
     @property
     def unsaved(self) -> int:
         """The number of messages that would be lost if the process ended now."""
-        return self._queue.count_in_memory()
+        return self._queue.count(in_memory=True)
 
     @property
     def is_alive(self) -> bool:
@@ -94,18 +88,17 @@ class Sink:
 
     def counters(self) -> SinkCounters:
         """Return the counters since the start."""
-        with self._changed:
-            return msgspec.structs.replace(
-                self._sender.counters,
-                queued=self._queued,
-                backlog=self._queue.count(),
-                backlog_bytes=self._queue.size(),
-                dropped=self._queue.dropped,
-                damaged=self._queue.damaged,
-                restarts=self._restarts,
-                refused=self._queue.refused,
-                queue_error=self._queue.notice,
-            )
+        return msgspec.structs.replace(
+            self._sender.counters,
+            queued=self._queued,
+            backlog=self._queue.count(),
+            backlog_bytes=self._queue.size(),
+            dropped=self._queue.dropped,
+            damaged=self._queue.damaged,
+            restarts=self._restarts,
+            refused=self._queue.refused,
+            queue_error=self._queue.notice,
+        )
 
     def close(self) -> None:
         """Ask the thread to send the backlog once and to end. Does not wait for the end.
@@ -113,11 +106,11 @@ class Sink:
         If no thread can be started, the sink ends here.
         """
         with self._changed:
-            self._closing = True
+            is_first, self._closing = not self._closing, True
             self._changed.notify_all()
         if self._thread is None:
             self._start()
-        if self._thread is None and not self._has_ended:
+        if self._thread is None and is_first:
             self._end()
 
     def retire(self, successor: Sink) -> None:
@@ -135,11 +128,8 @@ class Sink:
         """Wait for the thread to end. Log the number of lost and of remaining messages."""
         if self._thread is not None:
             self._thread.join(max(0.0, seconds))
-        if self._has_ended:
-            left, lost = self._left, self._queue.lost
-        else:
-            left, lost = self._queue.count(), self._queue.count_in_memory()
-        if left > lost:
+        left, lost = self._queue.count(), self._queue.count(in_memory=True)
+        if left > lost and self._successor is None:
             logger.info(
                 "sink %s: %d messages stay queued for the next start", self.name, left - lost
             )
@@ -179,16 +169,14 @@ class Sink:
             is_last = self._closing
             if is_last:
                 self._sender.resume()
-            outcome, queued = SendOutcome(0, 0.0), self._queued
+            outcome = self._sender.send_next()
+            is_stuck = outcome.wait is None  # what is queued can't be read
             while outcome.wait == 0 and self._successor is None:
-                queued = self._queued
                 outcome = self._sender.send_next()
             if is_last:
                 break
-            if outcome.wait is None:
-                self._rest(_LONGEST_WAIT, queued)
-            else:
-                self._rest(outcome.wait)
+            if outcome.wait or is_stuck:
+                self._rest(outcome.wait or _FILE_RETRIED)
 
     def _wait_for_work(self) -> bool:
         """Wait for a message to send. Return False if the queue is empty and the sink must end."""
@@ -202,13 +190,10 @@ class Sink:
                     return True
             return self._queue.has_work()
 
-    def _rest(self, seconds: float, queued: int | None = None) -> None:
-        """Wait until a time has passed, a message is queued, or the sink must end.
-
-        Do not wait if `queued` is given and is no longer the count of queued messages.
-        """
+    def _rest(self, seconds: float) -> None:
+        """Wait until a time has passed, a message is queued, or the sink must end."""
         with self._changed:
-            if not self._closing and queued in (None, self._queued):
+            if not self._closing:
                 self._changed.wait(min(seconds, _LONGEST_WAIT))
 
     def _end(self) -> None:
@@ -218,16 +203,13 @@ class Sink:
             if successor is not None:
                 self._drain_to(successor)
         finally:
-            self._left = self._queue.count() if successor is None else 0
             self._sender.close()
-            self._has_ended = True
         if successor is not None:
-            successor.wake()
+            successor.wake()  # the files are unlocked
 
     def _drain_to(self, successor: Sink) -> None:
         """Move the backlog to another sink, except for messages in files that both use."""
         in_memory = self._queue.path == successor._queue.path
-        deadline = time.monotonic() + _LOCK_PATIENCE
         while True:
             while batch := self._queue.next_batch(in_memory=in_memory):
                 for queued in batch:
@@ -235,14 +217,5 @@ class Sink:
                 self._queue.remove([queued.number for queued in batch])
             if in_memory or not self._queue.is_blocked():
                 return
-            if time.monotonic() > deadline:
-                logger.error(
-                    "sink %s: another process holds files in %s; %d messages stay there: "
-                    "`ccagent outbox flush` with the old configuration sends them",
-                    self.name,
-                    self._queue.path,
-                    self._queue.count() - self._queue.count_in_memory(),
-                )
-                return
-            time.sleep(_LOCK_RETRIED)
+            time.sleep(_FILE_RETRIED)  # a command sends older messages
             self._queue.check()

@@ -14,9 +14,11 @@ import pytest
 
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.commands import once
-from ccagent.config.configuration import OutboxSettings, check
+from ccagent.config.configuration import check
 from ccagent.machine.node import Node
-from ccagent.queue.queue import make_directory_name, make_segments
+from ccagent.queue.queue import make_directory_name
+from ccagent.queue.segment import WAITING, find_owner
+from ccagent.queue.segment_directory import read_files
 from ccagent.records.json_encoding import JsonArray
 from tests.support.http_server import Handler, Server, say
 
@@ -42,8 +44,8 @@ def sample(directory: Path, port: int) -> subprocess.CompletedProcess[str]:
 
 
 def stored(directory: Path) -> int:
-    files = make_segments("backend", OutboxSettings(directory=str(directory))).read_files()
-    return sum(each.is_waiting for content in files.values() for each in content.messages)
+    files = read_files(str(directory / make_directory_name("backend")), find_owner("backend"))
+    return sum(each.state == WAITING for content in files.values() for each in content.messages)
 
 
 def make_file(place: Path) -> None:

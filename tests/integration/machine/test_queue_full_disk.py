@@ -77,7 +77,7 @@ def test_a_full_disk_turns_it_to_memory_and_back(
     time.sleep(0.2)
     queue.put([message("last")])
     queue.close()
-    assert queue.lost == 0
+    assert queue.count(in_memory=True) == 0
 
     again = Queue("backend", settings(small_disk))
     # What fitted while the disk was filling up, then the rest, in order.
@@ -89,7 +89,7 @@ def test_a_disk_full_of_others_keeps_no_backlog_waiting(small_disk: Path) -> Non
     queue = Queue("backend", settings(small_disk))
     for number in range(150):
         queue.put([message(str(number), 3000)])
-    assert queue.count_in_memory() == 0
+    assert queue.count(in_memory=True) == 0
     fill = fill_disk(small_disk)
     assert drained(queue) == [str(number) for number in range(150)]
     queue.close()
@@ -104,12 +104,12 @@ def test_a_disk_that_the_queue_itself_has_filled_is_emptied(small_disk: Path) ->
     queue.retry_after = 3600.0
     for number in range(500):
         queue.put([message(str(number), 3000)])
-    assert 0 < queue.count_in_memory() < 500
+    assert 0 < queue.count(in_memory=True) < 500
     assert drained(queue) == [str(number) for number in range(500)]
     queue.put([message("new")])
-    assert (queue.count_in_memory(), queue.error) == (0, "")
+    assert (queue.count(in_memory=True), queue.error) == (0, "")
     queue.close()
-    assert queue.lost == 0
+    assert queue.count(in_memory=True) == 0
 
 
 def test_commands_on_a_full_disk_lose_nothing(small_disk: Path, tmp_path: Path) -> None:

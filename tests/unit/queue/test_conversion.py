@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 from ccagent.config.configuration import OutboxSettings
-from ccagent.queue.queue import Queue, make_segments
+from ccagent.machine.clock import Clock
+from ccagent.queue.queue import Queue
+from ccagent.queue.segment_directory import read_files
 from ccagent.records.message import Message
 
 # The schema of version 1.0.
@@ -56,6 +58,15 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
+class _Stopped(Clock):
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 def settings(path: Path) -> OutboxSettings:
     return OutboxSettings(directory=str(path.parent))
 
@@ -77,7 +88,7 @@ def test_messages_and_dead_letters_are_taken_over_once(old: Path) -> None:
     assert [path.name for path in old.parent.iterdir()] == ["backend.queue"]
     assert drained(queue) == [*EXPECTED, "new"]
     queue.close()
-    files = make_segments("backend", settings(old)).read_files().values()
+    files = read_files(queue.path, queue.owner).values()
     assert [each.reason for content in files for each in content.messages] == ["422"]
     assert drained(Queue("backend", settings(old))) == []
 
@@ -85,18 +96,16 @@ def test_messages_and_dead_letters_are_taken_over_once(old: Path) -> None:
 def test_an_interrupted_conversion_is_continued_without_repetitions(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ccagent.queue.segments import QueueSegments
+    append, calls = Queue.append, [0]
 
-    append, calls = QueueSegments.append, [0]
-
-    def fail_later(*arguments: object) -> int:
+    def fail_later(*arguments: object) -> None:
         calls[0] += 1
         if calls[0] == 100:
             raise OSError(28, "No space left on device")
-        return append(*arguments)  # type: ignore[arg-type]
+        append(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as context:
-        context.setattr(QueueSegments, "append", fail_later)
+        context.setattr(Queue, "append", fail_later)
         queue = Queue("backend", settings(old))
         assert queue.error == "No space left on device"
         queue.close()
@@ -107,17 +116,15 @@ def test_an_interrupted_conversion_is_continued_without_repetitions(
 def test_a_conversion_is_continued_once_the_disk_has_space(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ccagent.queue.segments import QueueSegments
-
     def fail(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    now = [0.0]
+    clock = _Stopped()
     with monkeypatch.context() as context:
-        context.setattr(QueueSegments, "append", fail)
-        queue = Queue("backend", settings(old), monotonic=lambda: now[0])
+        context.setattr(Queue, "append", fail)
+        queue = Queue("backend", settings(old), clock=clock)
         assert queue.error == "No space left on device"
-    now[0] = queue.retry_after
+    clock.now = queue.retry_after
     queue.check()
     assert queue.error == ""
     assert drained(queue) == EXPECTED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ccagent.errors import RetryableError
-from ccagent.queue.entry import QueuedMessage, QueueEntry
+from ccagent.queue.entry import QueuedMessage
 from ccagent.queue.failures import ANY, Failures, FailureVerdict
 from ccagent.records.message import Message
 
@@ -12,7 +12,7 @@ NOT_THIS = RetryableError("no stream", is_about_message=True)
 
 
 def waiting(number: int, kind: str = "sample") -> QueuedMessage:
-    return QueuedMessage(number, QueueEntry(0.0, 0.0, Message("c", "n", kind, "sonar", 0.0, b"{}")))
+    return QueuedMessage(number, Message("c", "n", kind, "sonar", 0.0, b"{}"))
 
 
 def failures() -> Failures:
@@ -21,6 +21,11 @@ def failures() -> Failures:
 
 def fail(noted: Failures, count: int, error: RetryableError = AWAY) -> list[FailureVerdict]:
     return [noted.note_failure(waiting(1), 0.0, error) for _ in range(count)]
+
+
+def next_due(noted: Failures, now: float) -> float | None:
+    wait = noted.note_empty(now)
+    return None if wait is None else now + wait
 
 
 def test_a_sink_that_is_away_is_no_fault_of_a_message() -> None:
@@ -49,7 +54,7 @@ def test_a_trial_that_fails_too_blames_nobody() -> None:
     # The next trial uses a later message.
     assert fail(noted, 4)[-1] is FailureVerdict.TRIAL
     assert noted.choose(0.0).without_numbers == [1, 2]
-    assert noted.note_empty()
+    assert noted.note_empty(9.0) == 0
     assert noted.choose(0.0) == ANY
 
 
@@ -58,7 +63,7 @@ def test_a_kind_whose_message_fails_waits_alone() -> None:
     assert fail(noted, 1, NOT_THIS) == [FailureVerdict.OTHERS]
     assert noted.choose(0.0).without_kinds == ["c.sample"]
     assert noted.choose(2.0) == ANY
-    assert noted.next_due(0.0) == 2.0
+    assert next_due(noted, 0.0) == 2.0
 
 
 def test_one_that_fails_while_others_of_its_kind_pass_is_hopeless_in_the_end() -> None:
@@ -89,7 +94,7 @@ def test_pauses_between_the_attempts_of_one_grow() -> None:
     fail(noted, 3, NOT_THIS)
     now, pauses = 0.0, list[float]()
     for _ in range(11):
-        due = noted.next_due(now)
+        due = next_due(noted, now)
         assert due is not None
         pauses.append(due - now)
         now = due
@@ -101,7 +106,7 @@ def test_pauses_between_the_attempts_of_one_grow() -> None:
 def test_a_receiver_may_ask_for_a_longer_pause() -> None:
     noted = failures()
     noted.note_failure(waiting(1), 0.0, RetryableError("x", is_about_message=True, after=500.0))
-    assert noted.next_due(0.0) == 500
+    assert next_due(noted, 0.0) == 500
 
 
 def test_a_whole_kind_that_fails_becomes_no_dead_letters() -> None:
@@ -113,7 +118,7 @@ def test_a_whole_kind_that_fails_becomes_no_dead_letters() -> None:
             one = waiting(choice.number)
         elif choice.without_kinds:
             noted.note_success([waiting(1000, "job")], now)
-            now = noted.next_due(now) or now
+            now = next_due(noted, now) or now
             continue
         else:
             one = waiting(max(choice.without_numbers, default=0) + 1)
@@ -145,5 +150,6 @@ def test_what_was_dropped_meanwhile_is_forgotten() -> None:
     noted = failures()
     fail(noted, 3, NOT_THIS)
     assert noted.choose(9.0).number == 1
-    assert noted.note_empty()
-    assert noted.next_due(0.0) is None
+    assert noted.note_empty(9.0) == 0
+    assert noted.choose(9.0) == ANY
+    assert next_due(noted, 0.0) is None

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from ccagent.config.configuration import OutboxSettings
 from ccagent.config.duration import Duration
+from ccagent.machine.clock import Clock
 from ccagent.queue.entry import Moment, QueuedMessage, QueueEntry, encode_entry
 from ccagent.queue.failures import ANY
+from ccagent.queue.queue import Queue
 from ccagent.queue.record_log import LogFile, frame
 from ccagent.queue.segment import (
+    DEAD,
     DONE,
     WAITING,
     QueueOwner,
@@ -24,7 +27,7 @@ from ccagent.queue.segment import (
     encode_header,
     parse_segment,
 )
-from ccagent.queue.segments import QueueSegments
+from ccagent.queue.segment_directory import read_files
 from ccagent.records.message import Message
 
 OWNER = QueueOwner("backend", "c1", 17)
@@ -34,21 +37,23 @@ def message(text: str, size: int = 10, kind: str = "sample") -> Message:
     return Message("c", "n", kind, "sonar", 1.5, text.encode().ljust(size), "", f"id-{text}")
 
 
-class Machine:
+class Machine(Clock):
     """A machine whose clock is set by hand."""
 
     def __init__(self) -> None:
         self.up = 5000.0
         self.boot = b"first boot"
 
-    def open(self, path: Path, owner: QueueOwner = OWNER, **keys: Any) -> QueueSegments:
+    def uptime(self) -> float:
+        return self.up
+
+    def boot_id(self) -> bytes:
+        return self.boot
+
+    def open(self, path: Path, owner: QueueOwner = OWNER, **keys: Any) -> Queue:
         options: dict[str, Any] = {"max_bytes": 100_000, "max_age": Duration("100s")}
-        settings = OutboxSettings(**options | keys)
-        made = QueueSegments(
-            str(path), owner, settings, uptime=lambda: self.up, boot_id=lambda: self.boot
-        )
-        made.open()
-        return made
+        settings = OutboxSettings(directory=str(path.parent), **options | keys)
+        return Queue(path.stem, settings, owner=owner, clock=self)
 
 
 @pytest.fixture
@@ -56,23 +61,19 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "outbox" / "backend.queue"
 
 
-def put(box: QueueSegments, *messages: Message) -> None:
-    entries = [QueueEntry(0.0, box.now().clock, each) for each in messages]
-    while entries:
-        entries = entries[box.append(entries) :]
+def put(box: Queue, *messages: Message) -> None:
+    box.put(messages)
 
 
-def oldest(
-    box: QueueSegments, count: int = 1000, size: int = 10**9, **choice: Any
-) -> list[QueuedMessage]:
-    return box.read(count, size, ANY._replace(**choice))
+def oldest(box: Queue, count: int = 1000, **choice: Any) -> list[QueuedMessage]:
+    return box.next_batch(count, ANY._replace(**choice))
 
 
-def texts(box: QueueSegments, **choice: Any) -> list[str]:
+def texts(box: Queue, **choice: Any) -> list[str]:
     return [queued.message.body.decode().strip() for queued in oldest(box, **choice)]
 
 
-def used_bytes(box: QueueSegments) -> int:
+def used_bytes(box: Queue) -> int:
     return sum(segment.file.size for segment in box._segments.values())
 
 
@@ -85,13 +86,13 @@ def content(place: Path, suffix: str = ".log") -> list[bytes]:
     return [path.read_bytes().rstrip(b"\0") for path in sorted(place.glob(f"*{suffix}"))]
 
 
-def letters(box: QueueSegments) -> list[tuple[str, str]]:
+def letters(box: Queue) -> list[tuple[str, str]]:
     """Return id and reason of each dead letter in the files."""
     return [
         (each.entry.message.id if each.entry else "", each.reason)
-        for content in box.read_files().values()
+        for content in read_files(box.path, box.owner).values()
         for each in content.messages
-        if each.is_dead
+        if each.state == DEAD
     ]
 
 
@@ -112,22 +113,25 @@ def test_a_finished_segment_is_deleted_and_the_last_one_used_again(place: Path) 
     box = Machine().open(place)
     put(box, *(message(str(number), 5000) for number in range(10)))
     assert len(files(place)) == 5
-    box.mark([queued.number for queued in oldest(box)])
+    box.remove([queued.number for queued in oldest(box)])
     assert (box.count(), box.size(), files(place)) == (0, 0, [])
     put(box, message("x"))
     assert len(files(place)) == 1
-    box.mark([oldest(box)[0].number])
+    box.remove([oldest(box)[0].number])
     box.close()
     assert files(place) == []
 
 
-def test_batches_are_bounded_by_count_and_bytes_but_hold_at_least_one(place: Path) -> None:
+def test_batches_are_bounded_by_count_and_bytes_but_hold_at_least_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     box = Machine().open(place)
     put(box, *(message(str(number), 1000) for number in range(30)))
     assert len(oldest(box, 2)) == 2
     assert len(oldest(box, 25)) == 25
-    assert len(oldest(box, 5, 2500)) == 2
-    assert len(oldest(box, 5, 1)) == 1
+    for size, length in ((2500, 2), (1, 1)):
+        monkeypatch.setattr("ccagent.queue.queue._BATCH_BYTES", size)
+        assert len(oldest(box, 5)) == length
 
 
 def test_kinds_and_numbers_can_be_left_out(place: Path) -> None:
@@ -156,7 +160,7 @@ def test_too_much_drops_the_oldest_whole_segments_and_counts_them(place: Path) -
     assert box.dropped == 100 - len(left)
     assert used_bytes(box) > 80_000
     box.close()
-    assert Machine().open(place).dropped == 100 - len(left)
+    assert Machine().open(place).all_dropped == 100 - len(left)
 
 
 def test_a_message_larger_than_all_room_is_kept_alone(place: Path) -> None:
@@ -170,7 +174,7 @@ def test_dead_letters_give_way_first(place: Path) -> None:
     box = Machine().open(place)
     put(box, *(message(str(number), 3000) for number in range(20)))
     for queued in oldest(box, 10):
-        box.reject(queued.number, "no", 1.0)
+        box.reject(queued.number, "no")
     put(box, *(message(str(number), 3000) for number in range(20, 37)))
     assert texts(box)[0] == "10"
     assert 0 < len(letters(box)) < 10
@@ -179,7 +183,7 @@ def test_dead_letters_give_way_first(place: Path) -> None:
 def test_a_rejected_message_is_a_dead_letter_with_its_reason(place: Path) -> None:
     box = Machine().open(place)
     put(box, message("0"), message("1"))
-    box.reject(oldest(box)[0].number, "422: unknown field", 1000.0)
+    box.reject(oldest(box)[0].number, "422: unknown field")
     assert texts(box) == ["1"]
     box.close()
     again = Machine().open(place)
@@ -194,8 +198,8 @@ def test_without_room_a_message_is_a_dead_letter_without_its_reason(
     put(box, message("0"), message("1"))
     with monkeypatch.context() as context:
         context.setattr(LogFile, "append", refuse)
-        with pytest.raises(OSError, match="No space"):
-            box.reject(oldest(box)[0].number, "422", 1000.0)
+        box.reject(oldest(box)[0].number, "422")
+    assert box.failure == "No space left on device"
     box.close()
     again = Machine().open(place)
     assert letters(again) == [("id-0", "the reason could not be stored")]
@@ -210,7 +214,7 @@ def test_the_state_of_a_message_is_overwritten_in_place(place: Path) -> None:
     box = Machine().open(place)
     put(box, message("0"), message("1"))
     (before,) = content(place)
-    box.mark([oldest(box)[0].number])
+    box.remove([oldest(box)[0].number])
     (after,) = content(place)
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert changed == [(WAITING, DONE)]
@@ -357,7 +361,7 @@ def test_dead_letters_grow_old_too(place: Path) -> None:
     machine = Machine()
     box = machine.open(place)
     put(box, message("0"))
-    box.reject(oldest(box)[0].number, "no", 1.0)
+    box.reject(oldest(box)[0].number, "no")
     machine.up += 120
     put(box, message("1"))
     assert letters(box) == []
@@ -419,7 +423,7 @@ def test_a_message_of_a_finished_process_is_taken_over(place: Path) -> None:
     once.close()
     daemon.look()
     assert texts(daemon) == ["0", "1"]
-    daemon.mark([queued.number for queued in oldest(daemon)])
+    daemon.remove([queued.number for queued in oldest(daemon)])
     put(daemon, message("2"))
     assert texts(daemon) == ["2"]
 
@@ -444,12 +448,12 @@ def test_an_acknowledgement_that_cant_be_written_is_written_later(
 
     with monkeypatch.context() as context:
         context.setattr(os, "pwrite", fail)
-        box.mark([oldest(box)[0].number])
+        box.remove([oldest(box)[0].number])
     assert texts(box) == ["1", "2"]
     (data,) = content(place)
     states = [each.state for each in parse_segment(data, OWNER).messages]
     assert states == [WAITING, WAITING, WAITING]
-    box.mark([oldest(box)[0].number])
+    box.remove([oldest(box)[0].number])
     (data,) = content(place)
     states = [each.state for each in parse_segment(data, OWNER).messages]
     assert states == [DONE, DONE, WAITING]
@@ -467,7 +471,7 @@ def test_a_segment_that_cant_be_deleted_is_sent_once(
     with monkeypatch.context() as context:
         context.setattr(os, "unlink", fail)
         context.setattr(os, "pwrite", fail)
-        box.mark([queued.number for queued in oldest(box)])
+        box.remove([queued.number for queued in oldest(box)])
         box.look()
         assert texts(box) == []
         assert len(files(place)) == 5
@@ -504,9 +508,9 @@ def test_a_file_that_cant_be_read_is_not_written_any_more(
         context.setattr(os, "pread", fail)
         assert texts(box) == []
     put(box, message("1"))
-    assert not box.is_removed()
     assert len(files(place)) == 2
-    box.open()
+    box._retry_at = 0.0
+    box.check()
     assert texts(box) == ["0", "1"]
 
 
@@ -548,12 +552,12 @@ def test_it_behaves_as_a_bounded_queue(steps: list[int | str]) -> None:
                 assert used_bytes(box) <= 20_000
                 del queued[: len(queued) - len(oldest(box))]
             elif queued:
-                (first, *_) = oldest(box, 1, 1)
+                (first, *_) = oldest(box, 1)
                 queued.pop(0)
                 if step == "remove":
-                    box.mark([first.number])
+                    box.remove([first.number])
                 else:
-                    box.reject(first.number, "no", 1.0)
+                    box.reject(first.number, "no")
                     del queued[: len(queued) - len(oldest(box))]
             assert [len(each.message.body) for each in oldest(box)] == queued
             assert box.count() == len(queued)

@@ -516,3 +516,10 @@ def test_what_failed_in_a_file_says_nothing_of_the_next_file(tmp_path: Path) -> 
     assert len(bench.transport.tried) > before
     assert bench.sender._queue.count() == 2
     bench.sender.close()
+
+
+def test_one_refused_record_is_found_among_very_many(bench: Bench) -> None:
+    bench.transport.verdict = lambda got: RejectedError("422") if b"bad" in got.body else None
+    bench.queue.put([lines("metrics-0", "bad", "bad", *(f"m{n}" for n in range(5000)))])
+    bench.run(0.001)
+    assert b"".join(bench.transport.bodies).count(b"\n") == 5000

@@ -270,7 +270,7 @@ def test_a_sink_without_a_thread_hands_over_what_it_has(
 def test_a_backlog_is_handed_over_once_another_process_lets_go_of_its_file(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ccagent.queue.sink._LOCK_RETRIED", 0.01)
+    monkeypatch.setattr("ccagent.queue.sink._FILE_RETRIED", 0.01)
     receiver.judge = lambda _: RetryableError("away")
     where = OutboxSettings(directory=str(tmp_path / "old"))
     one_shot = Queue("test", where)

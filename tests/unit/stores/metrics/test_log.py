@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.queue.record_log import LogRecord
+from ccagent.queue.record_log import LogRecord, read_records
 from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.log_format import GROUP, read_segment
+from ccagent.stores.metrics.log_format import GROUP, MAGIC
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, list_segments
 from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
@@ -229,7 +229,9 @@ def test_a_damaged_description_costs_no_values(tmp_path: Path) -> None:
     log.close()
     ((_, path),) = list_segments(str(tmp_path))
     data = Path(path).read_bytes()
-    records = [one for one in read_segment(memoryview(data)) if isinstance(one, LogRecord)]
+    records = [
+        one for one in read_records(memoryview(data), len(MAGIC)) if isinstance(one, LogRecord)
+    ]
     descriptions = [bytes(one.payload) for one in records if one.payload[0] == GROUP]
     assert len(descriptions) == 2 * len(set(descriptions))
     for text in set(descriptions):
@@ -249,7 +251,9 @@ def test_second_descriptions_come_a_megabyte_later(tmp_path: Path) -> None:
         log.flush()
     ((_, path),) = list_segments(str(tmp_path))
     data = Path(path).read_bytes()
-    records = [one for one in read_segment(memoryview(data)) if isinstance(one, LogRecord)]
+    records = [
+        one for one in read_records(memoryview(data), len(MAGIC)) if isinstance(one, LogRecord)
+    ]
     assert records[0].payload[0] == GROUP
     descriptions = sum(1 + group.widened for group in store.groups.values())
     assert sum(one.payload[0] == GROUP for one in records) == 2 * descriptions
