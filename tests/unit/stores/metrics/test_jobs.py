@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,21 @@ from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
-from ccagent.stores.metrics.job_table import JobTable, StoredJob, WaitingJob, open_job_table
+from ccagent.stores.metrics.job_table import (
+    JobTable,
+    JobTableError,
+    StoredJob,
+    WaitingJob,
+    open_job_table,
+)
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store, post
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from ccagent.stores.metrics.store import MetricStore
 
 
 START = {
@@ -214,6 +223,49 @@ def test_a_footprint_is_kept_after_the_last_values(table: JobTable) -> None:
     (job,) = table.find("fox", "7")
     assert job.footprint == {"load": {"avg": 3.5, "min": 1.0, "max": 6.0}}
     assert ask(store, NOW - 600, NOW, {"metric": "load", "host": "n1"})
+
+
+def test_a_job_of_no_seconds_has_no_footprint(table: JobTable) -> None:
+    store = new_store()
+    events = JobEvents(table)
+    lines = [f"load,cluster=fox,hostname=n1,type=hwthread,type-id={n} value=1 {NOW - 500 + 60 * n}"
+             for n in range(2)]  # fmt: skip
+    assert new_ingest(store).write("\n".join(lines).encode()).bad_count == 0
+    events.take(event("start_job", START))
+    events.take(event("stop_job", STOP | {"stopTime": NOW - 600}))
+    assert asyncio.run(FootprintKeeper(store, table, events.ended).keep()) == 1
+    assert table.find("fox", "7")[0].footprint == {}
+    assert ask(store, NOW - 600, NOW - 600, {"metric": "load", "host": "n1"}) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        (ValueError("odd"), []),
+        (BadRequestError("too many values"), []),
+        (JobTableError("not reachable"), ["7"]),
+    ],
+    ids=repr,
+)
+def test_a_job_without_footprint_does_not_hold_up_others(
+    error: Exception, left: list[str], table: JobTable
+) -> None:
+    events = JobEvents(table)
+    for number in (7, 8):
+        events.take(event("start_job", START | {"jobId": number}))
+        events.take(event("stop_job", STOP | {"jobId": number}))
+
+    async def read(job: StoredJob) -> MetricStore:
+        if job.job == "7":
+            raise error
+        return new_store()
+
+    keeper = FootprintKeeper(new_store(), table, events.ended, read)
+    for _ in range(2):
+        with contextlib.suppress(JobTableError):
+            asyncio.run(keeper.keep())
+    assert [job.job for job in table.find_ended(0)] == ["7"]
+    assert [job.job for job in events.ended] == left
 
 
 def test_old_jobs_are_removed_in_parts(table: JobTable, monkeypatch: pytest.MonkeyPatch) -> None:
