@@ -27,6 +27,9 @@ _LATE = 600
 """Seconds after a job's end in which its last values usually arrive."""
 
 _LARGEST = 1e18
+_LONGEST = 366 * 86400
+"""Maximum seconds before a first value over which its energy is spread."""
+
 _MOST_NODES = 10_000
 
 EnergyPart = tuple[str, str]
@@ -150,6 +153,7 @@ def _counter(series: StoredSeries, start: int, stop: int) -> tuple[Values, Value
 def _add_hours(hours: dict[int, float], times: Values, grown: Values, start: int) -> None:
     """Add deltas to their hours. The first one is spread evenly over the time since the start."""
     first = int(times[0])
+    start = max(start, first - _LONGEST)
     for hour in range(start // HOUR, first // HOUR + 1):
         part = min(first, (hour + 1) * HOUR) - max(start, hour * HOUR)
         share = part / (first - start) if first > start else 1.0

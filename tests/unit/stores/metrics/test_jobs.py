@@ -69,6 +69,8 @@ def test_events_fill_the_table(table: JobTable) -> None:
     [
         ("start_job", "{"), ("start_job", {}), ("start_job", START | {"jobId": "x"}),
         ("start_job", START | {"startTime": 10**30}), ("stop_job", STOP), ("stop_job", "[]"),
+        ("start_job", START | {"startTime": -(10**15)}),
+        ("start_job", START | {"startTime": 10**15}),
     ],
 )  # fmt: skip
 def test_bad_events_are_counted(function: str, content: Any, table: JobTable) -> None:
@@ -89,8 +91,9 @@ def test_envelopes_fill_the_table(table: JobTable) -> None:
     assert (job.nodes, job.state, job.start, job.stop) == (
         ("n1", "n2", "n3"), "completed", NOW, NOW + 3600,
     )  # fmt: skip
-    with pytest.raises(UnparsableError):
-        JobEvents(table).take_envelope(b"{")
+    for bad in (b"{", json.dumps(envelope).replace("2027-01-15T08", "0001-01-01T08").encode()):
+        with pytest.raises(UnparsableError):
+            JobEvents(table).take_envelope(bad)
 
 
 def test_jobs_wait_until_they_start_or_are_cancelled(table: JobTable) -> None:
@@ -170,8 +173,8 @@ def test_an_envelope_that_can_not_be_kept_is_asked_for_again(
     assert send() == 200
 
 
-@pytest.mark.parametrize("stop", [0, NOW - 601])
-def test_an_end_before_the_start_is_refused(stop: int, table: JobTable) -> None:
+@pytest.mark.parametrize("stop", [0, NOW - 601, 10**15])
+def test_an_end_at_no_possible_time_is_refused(stop: int, table: JobTable) -> None:
     events = JobEvents(table)
     events.take(event("start_job", START))
     events.take(event("stop_job", STOP | {"stopTime": stop}))
