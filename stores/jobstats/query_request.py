@@ -21,6 +21,9 @@ FILTERS: tuple[str, ...] = GROUPS
 
 _GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
 _LONGEST = 1024
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+"""Range of times that an hour or a year can be added to or subtracted from."""
+
 _MOST_STEPS = 10_000
 _MOST_COLUMNS = 40
 _COLUMNS = ("read_bytes", "write_bytes")
@@ -146,14 +149,17 @@ def parse_duration(key: str, text: str) -> timedelta:
 
 
 def parse_moment(key: str, text: str) -> datetime:
-    """Parse a time, UTC without an offset. Raise QueryError."""
+    """Parse a time from 1970 to 8999, UTC without an offset. Raise QueryError."""
     try:
         found = datetime.fromisoformat(text.strip())
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        if not _FIRST <= found < _LAST:
+            raise ValueError
     except (ValueError, OverflowError):
         raise QueryError(
             f"{key}: {printable(text[:40])!r} is not a time such as 2026-11-22T10:00 (UTC)"
         ) from None
+    return found
 
 
 def parse_number(values: Mapping[str, str], key: str, default: int, most: int) -> int:

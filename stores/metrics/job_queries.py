@@ -13,6 +13,7 @@ from msgspec import structs
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.stores.metrics.blocks import summarize
+from ccagent.stores.metrics.job_table import JOBS_KEPT
 from ccagent.stores.metrics.query_request import BadRequestError, SeriesQuery
 from ccagent.stores.metrics.reading import SeriesValues, read_all
 from ccagent.stores.metrics.usage.job_energy import end_of_values
@@ -75,11 +76,13 @@ def _queries_of_nodes(metric: str, nodes: tuple[str, ...]) -> list[SeriesQuery]:
 async def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any]:
     """Return average, minimum and maximum of each metric over the nodes of an ended job."""
     found: dict[str, _Extent] = {}
+    # A step for each minute since 1970 would take the memory of the machine.
+    start = max(job.start, int(store.now()) - JOBS_KEPT)
     for node in job.nodes:
         level = store.root.find((job.cluster, node))
         if level is None or job.stop is None:
             continue
-        for metric, summary in _summarize(store, level, (job.start, job.stop)):
+        for metric, summary in _summarize(store, level, (start, job.stop)):
             found.setdefault(metric, _Extent()).add(summary)
         await asyncio.sleep(0)  # yield to other requests
     return {

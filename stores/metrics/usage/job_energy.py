@@ -28,7 +28,7 @@ _LATE = 600
 
 _LARGEST = 1e18
 _LONGEST = 366 * 86400
-"""Maximum seconds before a first value over which its energy is spread."""
+"""Maximum seconds of a job. Times since 1970 would take too long, and too much memory."""
 
 _MOST_NODES = 10_000
 
@@ -142,7 +142,7 @@ def _counter(series: StoredSeries, start: int, stop: int) -> tuple[Values, Value
 
     After a reset the counter counts from 0.
     """
-    begin, values = read_values(series, 0, stop)
+    begin, values = read_values(series, max(0, stop - 2 * _LONGEST), stop)
     times = begin + series.group.frequency * np.arange(float(len(values)))
     is_good = (values >= 0) & (values < _LARGEST)
     before, during = values[is_good & (times < start)], is_good & (times >= start)

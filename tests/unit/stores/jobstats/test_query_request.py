@@ -38,6 +38,8 @@ def test_the_sorted_operation_is_shown() -> None:
         ({"last": "1h", "from": "2026-11-22"}, "last and from can't be combined"),
         ({"from": "2026-11-23"}, "from: expected a time before to"),
         ({"from": "noon"}, "from: 'noon' is not a time"),
+        ({"to": "9999-12-31T23:59"}, "to: '9999-12-31T23:59' is not a time"),
+        ({"from": "0001-01-01"}, "from: '0001-01-01' is not a time"),
         ({"last": "999999999d"}, "last: "),
         ({"by": "group"}, "by: 'group' is none of job, user"),
         ({"sort": "a; b"}, "'a; b' is not the name of an operation"),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import sqlite3
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -239,6 +240,24 @@ def test_a_job_of_no_seconds_has_no_footprint(table: JobTable) -> None:
     assert asyncio.run(FootprintKeeper(store, table, events.ended).keep()) == 1
     assert table.find("fox", "7")[0].footprint == {}
     assert ask(store, NOW - 600, NOW - 600, {"metric": "load", "host": "n1"}) == [[]]
+
+
+def test_a_footprint_since_1970_takes_no_memory_of_that_time(table: JobTable) -> None:
+    """With `strict`, values of a clock that was not set are stored."""
+    store = new_store()
+    for core, times in enumerate(((0, NOW - 600), (60, NOW - 600), (NOW - 600,))):
+        for time in times:
+            store.write(("fox", "n1", f"core{core}"), "load", time, 1.0)
+    job = StoredJob("fox", "7", "eve", "completed", 0, NOW - 300, ("n1",))
+    table.start(job)
+    tracemalloc.start()
+    try:
+        assert asyncio.run(FootprintKeeper(store, table, [job]).keep()) == 1
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert table.find("fox", "7")[0].footprint == {"load": {"avg": 1.0, "min": 1.0, "max": 1.0}}
+    assert most < 100 << 20
 
 
 @pytest.mark.parametrize(
