@@ -153,12 +153,12 @@ def parse_moment(key: str, text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.strip())
         found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-        if not _FIRST <= found < _LAST:
-            raise ValueError
     except (ValueError, OverflowError):
+        found = _LAST
+    if not _FIRST <= found < _LAST:
         raise QueryError(
             f"{key}: {printable(text[:40])!r} is not a time such as 2026-11-22T10:00 (UTC)"
-        ) from None
+        )
     return found
 
 
