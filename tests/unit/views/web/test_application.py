@@ -499,7 +499,7 @@ def test_behind_tls_the_token_is_sent_over_it_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "headers",
     [{"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"}, {"sec_fetch_site": "none"},
-     {"origin": "https://evil.example"}, {"origin": "null"}, {}],
+     {"origin": "https://evil.example"}, {"origin": "null"}, {"origin": "http://["}, {}],
 )  # fmt: skip
 def test_forms_of_other_sites_are_refused(closed: PageSite, headers: dict[str, Any]) -> None:
     reply = log_in(closed, token(sub="bob"), **headers)
