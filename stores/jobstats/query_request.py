@@ -22,7 +22,8 @@ FILTERS: tuple[str, ...] = GROUPS
 _GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
 _LONGEST = 1024
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
-"""Range of times that an hour or a year can be added to or subtracted from."""
+_MOST_TIME = timedelta(days=365_250)
+"""Ranges of times and durations whose sums and differences Python and PostgreSQL know."""
 
 _MOST_STEPS = 10_000
 _MOST_COLUMNS = 40
@@ -138,13 +139,13 @@ def parse_filters(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_duration(key: str, text: str) -> timedelta:
-    """Parse a duration above 0. Raise QueryError."""
+    """Parse a duration above 0, up to 1000 years. Raise QueryError."""
     try:
         found = timedelta(seconds=Duration(text).seconds)
     except (ValueError, OverflowError) as error:
         raise QueryError(f"{key}: {error}") from None
-    if not found:
-        raise QueryError(f"{key}: expected more than 0")
+    if not timedelta() < found <= _MOST_TIME:
+        raise QueryError(f"{key}: expected more than 0 s, and at most 1000 years")
     return found
 
 
