@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import json
 import sqlite3
+import tempfile
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
 from ccagent.records.line_protocol.decoding import Line
@@ -240,6 +244,35 @@ def test_a_job_of_no_seconds_has_no_footprint(table: JobTable) -> None:
     assert asyncio.run(FootprintKeeper(store, table, events.ended).keep()) == 1
     assert table.find("fox", "7")[0].footprint == {}
     assert ask(store, NOW - 600, NOW - 600, {"metric": "load", "host": "n1"}) == [[]]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.integers(0, 30), st.floats(-1.7e308, 1.7e308, allow_nan=False)
+        ),
+        max_size=20,
+    ),
+    st.lists(st.tuples(st.integers(-2, 32), st.integers(-2, 32)), min_size=1, max_size=5),
+)
+def test_each_job_has_a_footprint(
+    values: list[tuple[int, int, float]], times: list[tuple[int, int]]
+) -> None:
+    """Whenever components begin and end, and whenever jobs do."""
+    store, begin = new_store(), NOW - 3600
+    for core, step, value in values:
+        store.write(("fox", "n1", f"core{core}"), "load", begin + 60 * step, value)
+    jobs = [
+        StoredJob("fox", str(number), "eve", "completed", begin + 60 * a, begin + 60 * b, ("n1",))
+        for number, (a, b) in enumerate(times)
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        table = JobTable(f"{directory}/jobs.sqlite")
+        for job in jobs:
+            table.start(job)
+        with np.errstate(over="ignore", invalid="ignore"):  # as in the store
+            assert asyncio.run(FootprintKeeper(store, table, [*jobs]).keep()) == len(jobs)
+        table.close()
 
 
 def test_a_footprint_since_1970_takes_no_memory_of_that_time(table: JobTable) -> None:
