@@ -21,6 +21,10 @@ FILTERS: tuple[str, ...] = GROUPS
 
 _GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
 _LONGEST = 1024
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+_MOST_TIME = timedelta(days=365_250)
+"""Ranges of times and durations whose sums and differences Python and PostgreSQL know."""
+
 _MOST_STEPS = 10_000
 _MOST_COLUMNS = 40
 _COLUMNS = ("read_bytes", "write_bytes")
@@ -135,25 +139,28 @@ def parse_filters(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_duration(key: str, text: str) -> timedelta:
-    """Parse a duration above 0. Raise QueryError."""
+    """Parse a duration above 0, up to 1000 years. Raise QueryError."""
     try:
         found = timedelta(seconds=Duration(text).seconds)
     except (ValueError, OverflowError) as error:
         raise QueryError(f"{key}: {error}") from None
-    if not found:
-        raise QueryError(f"{key}: expected more than 0")
+    if not timedelta() < found <= _MOST_TIME:
+        raise QueryError(f"{key}: expected more than 0 s, and at most 1000 years")
     return found
 
 
 def parse_moment(key: str, text: str) -> datetime:
-    """Parse a time, UTC without an offset. Raise QueryError."""
+    """Parse a time from 1970 to 8999, UTC without an offset. Raise QueryError."""
     try:
         found = datetime.fromisoformat(text.strip())
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
+        found = _LAST
+    if not _FIRST <= found < _LAST:
         raise QueryError(
             f"{key}: {printable(text[:40])!r} is not a time such as 2026-11-22T10:00 (UTC)"
-        ) from None
+        )
+    return found
 
 
 def parse_number(values: Mapping[str, str], key: str, default: int, most: int) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ccagent.stores.metrics.line_keys import file_name
+from ccagent.stores.metrics.line_keys import LONGEST_NAME, file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,10 @@ def join_scope(scope: str, number: str) -> list[str]:
 
 def _files(directory: str, request: ArchiveRequest) -> list[str]:
     """Return the files of a cluster. Their names are times at or after the newest value."""
-    folder = os.path.join(directory, file_name(request.cluster))
+    name = file_name(request.cluster)
+    if len(name) > LONGEST_NAME:
+        return []  # no cluster has this name
+    folder = os.path.join(directory, name)
     try:
         names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
     except FileNotFoundError:

@@ -61,6 +61,15 @@ class StartedResource(msgspec.Struct, frozen=True):
     accelerators: list[str] | None = None
 
 
+_MOST_CORES, _MOST = 10**9, 10**17
+"""Maximum number of cores or GPUs, and of bytes or seconds, of a job. Larger ones are unknown."""
+
+
+def _amount(value: object, most: int = _MOST) -> int | None:
+    """Return an amount; None for a missing or implausible one."""
+    return value if isinstance(value, int) and 0 <= value <= most else None
+
+
 _BATCH = re.compile(r"^ {3}.*\bBatchFlag=([01])\b", re.MULTILINE)
 _AT_TERMINAL = re.compile(
     r"^ {3}(?:Command=(?:\(null\)|(?:\S*/)?(?:ba|z|t?c|fi|k)?sh) *|SubmitLine=.* --pty\b.*)$",
@@ -107,10 +116,10 @@ class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
             name=(self.meta_data.job_name if self.meta_data else "")[:_LONGEST],
             account=self.project[:_LONGEST],
             partition=self.partition[:_LONGEST],
-            time_limit=self.walltime or None,
-            cores=self.num_hwthreads or None,
-            memory=self.requested_memory * 1024 * 1024 or None,
-            gpus=self.num_acc,
+            time_limit=_amount(self.walltime) or None,
+            cores=_amount(self.num_hwthreads, _MOST_CORES) or None,
+            memory=_amount(self.requested_memory * 1024 * 1024) or None,
+            gpus=_amount(self.num_acc, _MOST_CORES),
             cpus={one.hostname: len(one.hwthreads) for one in self.resources if one.hwthreads},
             cards={one.hostname: one.accelerators for one in self.resources if one.accelerators},
             is_exclusive={"none": True, "single_user": False, "multi_user": False}.get(self.shared),
@@ -125,7 +134,7 @@ def read_details(job: Mapping[str, Any], *, is_waiting: bool = False) -> StoredJ
     time_limit in the envelope is an ExtendedUint: 0 unset, 1 infinite, n + 2 for n seconds.
     """
     allocated = _text(job, "requested_resources" if is_waiting else "allocated_resources")
-    limit = job.get("time_limit")
+    limit, asked = job.get("time_limit"), _text(job, "requested_resources")
     accounting = as_table(job.get("sacct"))
     used = [accounting.get(name) for name in ("UserCPU", "SystemCPU")]
     seconds = [number for number in used if isinstance(number, int)]
@@ -135,14 +144,14 @@ def read_details(job: Mapping[str, Any], *, is_waiting: bool = False) -> StoredJ
         name=_text(job, "job_name"),
         account=_text(job, "account"),
         partition=_text(job, "partition"),
-        time_limit=limit - 2 if isinstance(limit, int) and limit > 1 else None,
-        cores=tres.count(allocated, "cpu") or None,
-        asked_cores=tres.count(_text(job, "requested_resources"), "cpu") or None,
-        memory=tres.total_memory(allocated) * 1024 or None,
-        gpus=tres.count_gpus(allocated) if allocated else None,
+        time_limit=_amount(limit - 2) if isinstance(limit, int) else None,
+        cores=_amount(tres.count(allocated, "cpu"), _MOST_CORES) or None,
+        asked_cores=_amount(tres.count(asked, "cpu"), _MOST_CORES) or None,
+        memory=_amount(tres.total_memory(allocated) * 1024) or None,
+        gpus=_amount(tres.count_gpus(allocated), _MOST_CORES) if allocated else None,
         has_gpu_share=tres.has_gpu_share(allocated) or None,
         exit_code=code if has_ended and isinstance(code, int) else None,
-        cpu_seconds=sum(seconds) if has_ended and seconds else None,
+        cpu_seconds=_amount(sum(seconds)) if has_ended and seconds else None,
     )
 
 

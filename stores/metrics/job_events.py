@@ -44,6 +44,9 @@ _MOST_ENVELOPE_NODES = 2_000_000
 _MOST_OF_JOB = 100_000
 """Maximum number of node names of a job."""
 
+_FAR = 10**11
+"""A job starts and ends before this time, in seconds since 1970."""
+
 _Scalar = str | int | float | bool | None
 _left = threading.local()
 
@@ -154,7 +157,14 @@ def _stored_job(cluster: str, job: _EnvelopeJob, most: int) -> StoredJob:
 
 
 def _seconds(text: object) -> int:
-    return int(datetime.fromisoformat(str(text)).timestamp())
+    return _check_time(int(datetime.fromisoformat(str(text)).timestamp()))
+
+
+def _check_time(time: int) -> int:
+    """Return a time that a job can have. Raise ValueError."""
+    if not 0 <= time < _FAR:
+        raise ValueError(f"{time} is not a time of a job in seconds since 1970")
+    return time
 
 
 _MOST_WAITING = 16 << 20
@@ -415,7 +425,7 @@ class JobEvents:
                     str(started.job_id),
                     started.user,
                     "running",
-                    started.start_time,
+                    _check_time(started.start_time),
                     None,
                     nodes,
                     details=started.details(),
@@ -424,7 +434,7 @@ class JobEvents:
             )
         elif function == "stop_job":
             stopped = msgspec.json.decode(text, type=_StopEvent)
-            if stopped.stop_time < max(1, stopped.start_time):
+            if not max(1, stopped.start_time) <= stopped.stop_time < _FAR:
                 raise ValueError(f"job {stopped.job_id} ends at {stopped.stop_time}")
             number = str(stopped.job_id)
             job = self._table.stop(

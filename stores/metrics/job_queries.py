@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
 
 from ccagent.errors import CcagentError
+from ccagent.log import logger
 from ccagent.stores.metrics.blocks import summarize
+from ccagent.stores.metrics.job_table import JOBS_KEPT
 from ccagent.stores.metrics.query_request import BadRequestError, SeriesQuery
 from ccagent.stores.metrics.reading import SeriesValues, read_all
 from ccagent.stores.metrics.usage.job_energy import end_of_values
@@ -73,11 +76,13 @@ def _queries_of_nodes(metric: str, nodes: tuple[str, ...]) -> list[SeriesQuery]:
 async def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any]:
     """Return average, minimum and maximum of each metric over the nodes of an ended job."""
     found: dict[str, _Extent] = {}
+    # A step for each minute since 1970 would take the memory of the machine.
+    start = max(job.start, int(store.now()) - JOBS_KEPT)
     for node in job.nodes:
         level = store.root.find((job.cluster, node))
         if level is None or job.stop is None:
             continue
-        for metric, summary in _summarize(store, level, (job.start, job.stop)):
+        for metric, summary in _summarize(store, level, (start, job.stop)):
             found.setdefault(metric, _Extent()).add(summary)
         await asyncio.sleep(0)  # yield to other requests
     return {
@@ -145,18 +150,39 @@ class FootprintKeeper:
     async def keep(self) -> int:
         """Store the footprints of jobs that ended long enough ago. Return their number.
 
-        An exception leaves its job and the following jobs for the next call.
+        A job that can't be computed is logged, and has none until the next start. An exception of
+        the table or of the values' source leaves its job for the next call, after the other jobs.
         """
         limit = int(self._store.now()) - SETTLING
-        due = [job for job in self._ended if (job.stop or 0) <= limit]
-        for job in due:
-            store = self._store if self._read is None else await self._read(job)
-            if self._usage is not None:
-                runs = self._table.find(job.cluster, job.job)
-                self._usage.keep(store, job, end_of_values(job, runs, int(store.now())))
-            self._table.keep_footprint(job, await compute_footprint(store, job))
-            self._ended.remove(job)
-        return len(due)
+        due = deque(job for job in self._ended if (job.stop or 0) <= limit)
+        self._ended[:] = [job for job in self._ended if (job.stop or 0) > limit]
+        kept = 0
+        try:
+            while due:
+                job = due.popleft()
+                try:
+                    await self._keep(job)
+                except (BadRequestError, ArithmeticError, LookupError, ValueError) as error:
+                    logger.error(
+                        "job %s of %s has no footprint: %s", job.job, job.cluster, error,
+                        exc_info=not isinstance(error, CcagentError),
+                    )  # fmt: skip
+                except BaseException:
+                    due.append(job)
+                    raise
+                else:
+                    kept += 1
+        finally:
+            self._ended[:0] = due
+        return kept
+
+    async def _keep(self, job: StoredJob) -> None:
+        """Store the energy and the footprint of a job."""
+        store = self._store if self._read is None else await self._read(job)
+        if self._usage is not None:
+            runs = self._table.find(job.cluster, job.job)
+            self._usage.keep(store, job, end_of_values(job, runs, int(store.now())))
+        self._table.keep_footprint(job, await compute_footprint(store, job))
 
 
 def describe_jobs(

@@ -232,7 +232,8 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
         if data is not None:
             values = data[number]
             if request.with_padding:
-                missing = start // one.frequency - request.start // one.frequency
+                # Unlike the reference, not beyond the range: that may be millions of steps.
+                missing = min(start, request.end) // one.frequency - request.start // one.frequency
                 if missing > 0:
                     values = np.concatenate([np.full(missing, np.nan), values])
             if values.size:

@@ -173,11 +173,16 @@ def read_together(
 
 def _aggregate_present(
     each: Sequence[SeriesValues], metric: StoredMetric, frequency: int
-) -> SeriesValues:
-    """Return the values of the components that have started and not ended, at each step."""
+) -> SeriesValues | None:
+    """Return the values of the components that have started and not ended, at each step.
+
+    None if no component has a value in the range.
+    """
     if metric.aggregation is None:
         raise UnreadableSeriesError("invalid aggregation")
     present = [one for one in each if one.values.size]
+    if not present:
+        return None
     start = min(one.start for one in present)
     offsets = [round((one.start - start) / frequency) for one in present]
     length = max(o + one.values.size for o, one in zip(offsets, present, strict=True))

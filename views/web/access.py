@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hmac
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
@@ -192,8 +192,8 @@ def is_own_form(request: Request) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
-    origin = request.headers.get("origin", "")
-    return bool(origin) and urlsplit(origin).netloc == request.headers.get("host", "")
+    host = request.headers.get("host", "")
+    return bool(host) and request.headers.get("origin", "").partition("://")[2] == host
 
 
 async def _read_form(request: Request) -> dict[str, str]:

@@ -137,14 +137,16 @@ class CpuReader(Reader[CpuSettings]):
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read loads, events, and the time of each hwthread in each state since boot."""
         self.forget_errors()
-        stat = read_parsed(node, "proc/stat", parse_kernel_stat)
         found: list[Gauge | Count] = self._read_loads(node)
-        found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
-        hertz = node.clock_ticks
-        for cpu, ticks in stat.times.items():
-            # Hundredths of a second: 100 in a second are 100 %.
-            parts = [tick * 100 // hertz for tick in ticks]
-            found += map(Count, _SHARES, parts, repeat(self._scope_of(cpu)))
+        stat = self.try_parsed(node, "proc/stat", parse_kernel_stat)
+        if stat is not None:
+            found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
+            hertz = node.clock_ticks
+            for cpu, ticks in stat.times.items():
+                # Hundredths of a second: 100 in a second are 100 %.
+                parts = [tick * 100 // hertz for tick in ticks]
+                found += map(Count, _SHARES, parts, repeat(self._scope_of(cpu)))
+        self.require(found)
         return found
 
     def _read_loads(self, node: Node) -> list[Gauge | Count]:

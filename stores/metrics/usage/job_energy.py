@@ -27,6 +27,9 @@ _LATE = 600
 """Seconds after a job's end in which its last values usually arrive."""
 
 _LARGEST = 1e18
+_LONGEST = 366 * 86400
+"""Maximum seconds of a job. Times since 1970 would take too long, and too much memory."""
+
 _MOST_NODES = 10_000
 
 EnergyPart = tuple[str, str]
@@ -139,7 +142,7 @@ def _counter(series: StoredSeries, start: int, stop: int) -> tuple[Values, Value
 
     After a reset the counter counts from 0.
     """
-    begin, values = read_values(series, 0, stop)
+    begin, values = read_values(series, max(0, stop - 2 * _LONGEST), stop)
     times = begin + series.group.frequency * np.arange(float(len(values)))
     is_good = (values >= 0) & (values < _LARGEST)
     before, during = values[is_good & (times < start)], is_good & (times >= start)
@@ -150,6 +153,7 @@ def _counter(series: StoredSeries, start: int, stop: int) -> tuple[Values, Value
 def _add_hours(hours: dict[int, float], times: Values, grown: Values, start: int) -> None:
     """Add deltas to their hours. The first one is spread evenly over the time since the start."""
     first = int(times[0])
+    start = max(start, first - _LONGEST)
     for hour in range(start // HOUR, first // HOUR + 1):
         part = min(first, (hour + 1) * HOUR) - max(start, hour * HOUR)
         share = part / (first - start) if first > start else 1.0

@@ -287,7 +287,7 @@ def add_up(
 def _join(sides: list[tuple[float, float]], common: float) -> float:
     """Return the distance from a sum to the end of its interval. sides: J and distance by node."""
     shared = common * sum(joules for joules, _ in sides)
-    alone = math.sqrt(sum(max(0.0, side - common * joules) ** 2 for joules, side in sides))
+    alone = math.hypot(*(max(0.0, side - common * joules) for joules, side in sides))
     return min(shared + alone, sum(side for _, side in sides))
 
 

@@ -283,7 +283,7 @@ async def _read_energy(sources: PageSources, wanted: JobFilter) -> dict[tuple[st
         return await asyncio.to_thread(
             sources.usage.table.joules, wanted.cluster, wanted.start, wanted.now + 1
         )
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeError):  # no job has a name that is not UTF-8
         return {}
 
 

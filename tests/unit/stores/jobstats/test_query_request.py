@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ccagent.stores.jobstats.export_query import parse_export
+from ccagent.stores.jobstats.live import parse_live
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_range, parse_top
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -38,6 +39,8 @@ def test_the_sorted_operation_is_shown() -> None:
         ({"last": "1h", "from": "2026-11-22"}, "last and from can't be combined"),
         ({"from": "2026-11-23"}, "from: expected a time before to"),
         ({"from": "noon"}, "from: 'noon' is not a time"),
+        ({"to": "9999-12-31T23:59"}, "to: '9999-12-31T23:59' is not a time"),
+        ({"from": "0001-01-01"}, "from: '0001-01-01' is not a time"),
         ({"last": "999999999d"}, "last: "),
         ({"by": "group"}, "by: 'group' is none of job, user"),
         ({"sort": "a; b"}, "'a; b' is not the name of an operation"),
@@ -54,11 +57,17 @@ def test_what_is_wrong_is_named(values: dict[str, str], reason: str) -> None:
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("step", ["1s", "0s", "soon"])
+@pytest.mark.parametrize("step", ["1s", "0s", "soon", "400000d"])
 def test_steps_are_bounded(step: str) -> None:
     with pytest.raises(QueryError, match="step"):
         parse_job("5", {"step": step, "last": "1d"}, NOW)
     assert parse_job("5", {"step": "5m"}, NOW).step == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("window", ["0s", "400000d", "99999999d"])
+def test_a_window_has_both_ends_in_the_calendar(window: str) -> None:
+    with pytest.raises(QueryError, match="window"):
+        parse_live({"window": window}, NOW)
 
 
 def test_parameters_of_an_export() -> None:

@@ -247,6 +247,14 @@ def test_a_value_of_1970_makes_no_answer_of_30_million_values() -> None:
         ask(store, 0, NOW + 60, query, limits=QueryLimits(10_000_000), **{"with-padding": False})
 
 
+@pytest.mark.parametrize(("end", "steps"), [(0, 0), (600, 10)])
+def test_a_range_of_1970_is_not_padded_until_now(end: int, steps: int) -> None:
+    store = new_store()
+    store.write(("fox", "n1"), "load", NOW, 1.0)
+    ((found,),) = ask(store, 0, end, {"metric": "load", "host": "n1"})
+    assert found.get("data", []) == [None] * steps
+
+
 def test_a_table_of_jobs_that_is_only_locked_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

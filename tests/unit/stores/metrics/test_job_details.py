@@ -84,6 +84,21 @@ def test_odd_values_are_unknown() -> None:
     assert len(read_details({"job_name": "x" * 100_000}).name) == 1024
 
 
+@pytest.mark.parametrize("amount", [-1, 10**18, 2**64 - 1])
+def test_implausible_amounts_are_unknown(amount: int) -> None:
+    """Sums and shares of them would fail in the reports and pages of all jobs."""
+    names = ("walltime", "numHwthreads", "numAcc", "requestedMemory")
+    event = msgspec.convert(EVENT | dict.fromkeys(names, amount), StartedJob)
+    job = JOB | {
+        "time_limit": amount, "sacct": {"UserCPU": amount, "SystemCPU": 0},
+        "requested_resources": f"cpu={amount}",
+        "allocated_resources": f"cpu={amount},mem={amount}G,gres/gpu={amount}",
+    }  # fmt: skip
+    for found in (event.details(), read_details(job)):
+        assert {found.time_limit, found.cores, found.asked_cores, found.memory} == {None}
+        assert (found.gpus or None, found.cpu_seconds) == (None, None)
+
+
 def test_a_table_of_an_earlier_release_gains_the_column(tmp_path: Path) -> None:
     path = str(tmp_path / "jobs.sqlite")
     with sqlite3.connect(path) as database:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
+import tempfile
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
 from ccagent.records.line_protocol.decoding import Line
@@ -15,13 +21,21 @@ from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
-from ccagent.stores.metrics.job_table import JobTable, StoredJob, WaitingJob, open_job_table
+from ccagent.stores.metrics.job_table import (
+    JobTable,
+    JobTableError,
+    StoredJob,
+    WaitingJob,
+    open_job_table,
+)
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store, post
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from ccagent.stores.metrics.store import MetricStore
 
 
 START = {
@@ -60,6 +74,8 @@ def test_events_fill_the_table(table: JobTable) -> None:
     [
         ("start_job", "{"), ("start_job", {}), ("start_job", START | {"jobId": "x"}),
         ("start_job", START | {"startTime": 10**30}), ("stop_job", STOP), ("stop_job", "[]"),
+        ("start_job", START | {"startTime": -(10**15)}),
+        ("start_job", START | {"startTime": 10**15}),
     ],
 )  # fmt: skip
 def test_bad_events_are_counted(function: str, content: Any, table: JobTable) -> None:
@@ -80,8 +96,9 @@ def test_envelopes_fill_the_table(table: JobTable) -> None:
     assert (job.nodes, job.state, job.start, job.stop) == (
         ("n1", "n2", "n3"), "completed", NOW, NOW + 3600,
     )  # fmt: skip
-    with pytest.raises(UnparsableError):
-        JobEvents(table).take_envelope(b"{")
+    for bad in (b"{", json.dumps(envelope).replace("2027-01-15T08", "0001-01-01T08").encode()):
+        with pytest.raises(UnparsableError):
+            JobEvents(table).take_envelope(bad)
 
 
 def test_jobs_wait_until_they_start_or_are_cancelled(table: JobTable) -> None:
@@ -161,8 +178,8 @@ def test_an_envelope_that_can_not_be_kept_is_asked_for_again(
     assert send() == 200
 
 
-@pytest.mark.parametrize("stop", [0, NOW - 601])
-def test_an_end_before_the_start_is_refused(stop: int, table: JobTable) -> None:
+@pytest.mark.parametrize("stop", [0, NOW - 601, 10**15])
+def test_an_end_at_no_possible_time_is_refused(stop: int, table: JobTable) -> None:
     events = JobEvents(table)
     events.take(event("start_job", START))
     events.take(event("stop_job", STOP | {"stopTime": stop}))
@@ -214,6 +231,96 @@ def test_a_footprint_is_kept_after_the_last_values(table: JobTable) -> None:
     (job,) = table.find("fox", "7")
     assert job.footprint == {"load": {"avg": 3.5, "min": 1.0, "max": 6.0}}
     assert ask(store, NOW - 600, NOW, {"metric": "load", "host": "n1"})
+
+
+def test_a_job_of_no_seconds_has_no_footprint(table: JobTable) -> None:
+    store = new_store()
+    events = JobEvents(table)
+    lines = [f"load,cluster=fox,hostname=n1,type=hwthread,type-id={n} value=1 {NOW - 500 + 60 * n}"
+             for n in range(2)]  # fmt: skip
+    assert new_ingest(store).write("\n".join(lines).encode()).bad_count == 0
+    events.take(event("start_job", START))
+    events.take(event("stop_job", STOP | {"stopTime": NOW - 600}))
+    assert asyncio.run(FootprintKeeper(store, table, events.ended).keep()) == 1
+    assert table.find("fox", "7")[0].footprint == {}
+    assert ask(store, NOW - 600, NOW - 600, {"metric": "load", "host": "n1"}) == [[]]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.integers(0, 30), st.floats(-1.7e308, 1.7e308, allow_nan=False)
+        ),
+        max_size=20,
+    ),
+    st.lists(st.tuples(st.integers(-2, 32), st.integers(-2, 32)), min_size=1, max_size=5),
+)
+def test_each_job_has_a_footprint(
+    values: list[tuple[int, int, float]], times: list[tuple[int, int]]
+) -> None:
+    """Whenever components begin and end, and whenever jobs do."""
+    store, begin = new_store(), NOW - 3600
+    for core, step, value in values:
+        store.write(("fox", "n1", f"core{core}"), "load", begin + 60 * step, value)
+    jobs = [
+        StoredJob("fox", str(number), "eve", "completed", begin + 60 * a, begin + 60 * b, ("n1",))
+        for number, (a, b) in enumerate(times)
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        table = JobTable(f"{directory}/jobs.sqlite")
+        for job in jobs:
+            table.start(job)
+        with np.errstate(over="ignore", invalid="ignore"):  # as in the store
+            assert asyncio.run(FootprintKeeper(store, table, [*jobs]).keep()) == len(jobs)
+        table.close()
+
+
+def test_a_footprint_since_1970_takes_no_memory_of_that_time(table: JobTable) -> None:
+    """With `strict`, values of a clock that was not set are stored."""
+    store = new_store()
+    for core, times in enumerate(((0, NOW - 600), (60, NOW - 600), (NOW - 600,))):
+        for time in times:
+            store.write(("fox", "n1", f"core{core}"), "load", time, 1.0)
+    job = StoredJob("fox", "7", "eve", "completed", 0, NOW - 300, ("n1",))
+    table.start(job)
+    tracemalloc.start()
+    try:
+        assert asyncio.run(FootprintKeeper(store, table, [job]).keep()) == 1
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert table.find("fox", "7")[0].footprint == {"load": {"avg": 1.0, "min": 1.0, "max": 1.0}}
+    assert most < 100 << 20
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        (ValueError("odd"), []),
+        (BadRequestError("too many values"), []),
+        (JobTableError("not reachable"), ["7"]),
+    ],
+    ids=repr,
+)
+def test_a_job_without_footprint_does_not_hold_up_others(
+    error: Exception, left: list[str], table: JobTable
+) -> None:
+    events = JobEvents(table)
+    for number in (7, 8):
+        events.take(event("start_job", START | {"jobId": number}))
+        events.take(event("stop_job", STOP | {"jobId": number}))
+
+    async def read(job: StoredJob) -> MetricStore:
+        if job.job == "7":
+            raise error
+        return new_store()
+
+    keeper = FootprintKeeper(new_store(), table, events.ended, read)
+    for _ in range(2):
+        with contextlib.suppress(JobTableError):
+            asyncio.run(keeper.keep())
+    assert [job.job for job in table.find_ended(0)] == ["7"]
+    assert [job.job for job in events.ended] == left
 
 
 def test_old_jobs_are_removed_in_parts(table: JobTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,12 @@ import pytest
 from ccagent.config.duration import Duration
 from ccagent.records.line_protocol.encoding import encode_tags
 from ccagent.stores.metrics import series_limits
-from ccagent.stores.metrics.archive_reader import join_scope
+from ccagent.stores.metrics.archive_reader import (
+    ArchiveAnswer,
+    ArchiveRequest,
+    join_scope,
+    read_archive,
+)
 from ccagent.stores.metrics.archive_writer import split_scope
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
@@ -195,3 +200,8 @@ def test_room_comes_back_with_the_retention(monkeypatch: pytest.MonkeyPatch) -> 
     assert ingest.write(mount(1, "/b").encode()).stored == 0
     store.release_before(NOW + 86400 * 40)
     assert ingest.write(mount(1, "/b").encode()).stored == 1
+
+
+def test_the_archive_has_nothing_of_a_cluster_whose_name_is_too_long(tmp_path: Path) -> None:
+    request = ArchiveRequest("x" * 300, 0, 60, [], ["load"], 1000)
+    assert read_archive(str(tmp_path), request) == ArchiveAnswer()

@@ -71,6 +71,10 @@ def test_a_bad_query_shows_the_page(site: PageSite, query: str) -> None:
     assert site.ask(f"/usage?{query}", authorization=STAFF).status == 200
 
 
+def test_a_name_that_is_not_utf_8_has_no_energy(site: PageSite) -> None:
+    assert site.ask("/cluster/~FF/jobs", authorization=STAFF).status == 200
+
+
 def test_a_time_without_jobs_says_so(site: PageSite) -> None:
     text = site.ask("/usage?from=1000&to=2000", authorization=STAFF).text
     assert "No job ended in this time." in text

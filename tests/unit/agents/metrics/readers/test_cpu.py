@@ -246,6 +246,16 @@ def test_a_broken_loadavg_does_not_cost_the_times_since_boot(node: TreeNode) -> 
     assert len(reader.errors) == 1
 
 
+def test_counters_of_a_damaged_stat_leave_the_loads(node: TreeNode) -> None:
+    node.write("loadavg", "1.00 2.00 3.00 4/5 6\n")
+    node.write("stat", "cpu0 x\n")
+    reader = CpuReader()
+    assert [each.metric for each in reader.read_raw(node)] == [
+        "cpu_load", "cpu_load5", "cpu_load15", "proc_run", "proc_total",
+    ]  # fmt: skip
+    assert "proc/stat" in reader.errors[0]
+
+
 def test_shares_go_on_after_a_stat_that_was_broken(node: TreeNode) -> None:
     reader = CpuReader()
     for content in (stat("0 0 0 0 0 0 0 0 0 0 0"), "cpu0 x", stat("0 5 0 0 15 0 0 0 0 0 0")):

@@ -112,6 +112,21 @@ def test_energy_by_part_node_and_hour(site: Site) -> None:
     assert sum(first.hours.values()) == pytest.approx(first.joules)
 
 
+def test_a_job_since_1970_spreads_its_energy_over_a_year(site: Site) -> None:
+    fill(site)
+    found = read_job_use(site.store, JOB._replace(start=0), NOW)["n1"]
+    assert len(found.hours) < 367 * 24
+    assert sum(found.hours.values()) == pytest.approx(found.joules)
+
+
+def test_an_interval_of_huge_energies_has_an_answer(site: Site) -> None:
+    fill(site)
+    site.send("job_energy_most", NOW - 540, 1e308)
+    site.end()
+    (job,) = site.ask("/api/job/?job=7&parts=1")
+    assert (job["usage"]["joules"], job["usage"]["most"]) == (3500, pytest.approx(1e308))
+
+
 def test_a_counter_that_starts_again_counts_from_0(site: Site) -> None:
     for time, joules in ((NOW - 6000, 100), (NOW - 5400, 130), (NOW - 1200, 40)):
         site.send("job_energy", time, joules, part="gpu", share="active")
