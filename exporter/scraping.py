@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, ProgramError
-from ccagent.exporter.exposition import Family, SampleEncoder, gauge
+from ccagent.exporter.exposition import SampleEncoder, gauge, merge_blocks
 from ccagent.log import logger
+from ccagent.machine.descriptors import KeptFiles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -198,6 +199,7 @@ class Scraper:
         self._rounds: queue.SimpleQueue[_Round | None] | None = None
         self._is_closed = False
         self._encoder = SampleEncoder()
+        self._kept: KeptFiles | None = None
 
     @property
     def names(self) -> list[str]:
@@ -235,10 +237,15 @@ class Scraper:
                 left.append(run)
             if begun is None or now - begun < _SLOW_AFTER:
                 awaited.append(run)
-        node = self._node.snapshot()
+        self._kept = self._kept or KeptFiles(self._node, short=0)
+        node = self._node.snapshot(self._kept)
         while left and time.monotonic() < deadline:
             left = self._run(_Round(left, node), deadline)
-        node.parsed = None  # collectors may keep the snapshot, or still run
+            if self._rounds is None:  # the thread that continues may be in one of the files
+                node.kept = self._kept = None
+        if self._kept is not None:
+            self._kept.sweep()
+        node.parsed = node.kept = None  # collectors may keep the snapshot, or still run
         return awaited
 
     def _run(self, current: _Round, deadline: float) -> list[CollectorRun]:
@@ -261,7 +268,7 @@ class Scraper:
 
     def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
         outcomes = {run: run.outcome for run in chosen if run.outcome.end >= begin}
-        blocks: dict[Family, str] = {}
+        blocks: list[Block] = []
         foreign: list[Block] = []
         for run in chosen:
             if run not in outcomes:
@@ -270,9 +277,8 @@ class Scraper:
             if run.collector.is_foreign:
                 foreign += outcomes[run].blocks
                 continue
-            for family, lines in outcomes[run].blocks:
-                blocks[family] = blocks[family] + lines if family in blocks else lines
-        found = [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
+            blocks += outcomes[run].blocks
+        found = [*merge_blocks(blocks), *self._encode_outcomes(chosen, outcomes)]
         return [*found, *_leave_out_known(foreign, found)] if foreign else found
 
     def _encode_outcomes(

@@ -39,7 +39,7 @@ def read_parsed(
         known: T = parsed[path, parse]
         return known
     content = node.read(path, limit)
-    results = getattr(node, "results", None)
+    results = getattr(getattr(node, "kept", None) or node, "results", None)
     if results is not None:
         last = results.get(path)
         if last is not None and last[0] == content and last[1] is parse:
