@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, ProgramError
-from ccagent.exporter.exposition import SampleEncoder, gauge, merge_blocks
+from ccagent.exporter.exposition import SampleEncoder, WrittenFamily, gauge, merge_blocks
 from ccagent.log import logger
 from ccagent.machine.descriptors import KeptFiles
 
@@ -279,7 +279,9 @@ class Scraper:
                 continue
             blocks += outcomes[run].blocks
         found = [*merge_blocks(blocks), *self._encode_outcomes(chosen, outcomes)]
-        return [*found, *_leave_out_known(foreign, found)] if foreign else found
+        if any(isinstance(family, WrittenFamily) for family, _ in foreign):
+            foreign = _leave_out_known(foreign, found)
+        return [*found, *foreign]
 
     def _encode_outcomes(
         self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]

@@ -231,7 +231,7 @@ class KeptFiles:
     def _note_absent(self, path: str, error: CcagentError) -> None:
         """Remember a file that its directory lacks; list the parent again without the directory."""
         directory = dirname(path)
-        if isinstance(error, NotHereError) and self.node.exists(directory):
+        if isinstance(error, NotHereError) and (not self._short or self.node.exists(directory)):
             self._absent[path] = str(error), self._readings + _READINGS_ABSENT
         else:
             self._directories.pop(dirname(directory), None)

@@ -239,6 +239,10 @@ class Node:
         """Return the inode number of a path. Raise as `read` does."""
         return self._call(os.stat, path).st_ino
 
+    def size(self, path: str) -> int:
+        """Return the size of a path in B. Raise as `read` does."""
+        return self._call(os.stat, path).st_size
+
     def links(self, path: str) -> int:
         """Return the number of links of a path. Raise as `read` does.
 
