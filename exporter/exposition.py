@@ -36,9 +36,10 @@ class Family:
     """A metric family.
 
     name: of its samples, including a suffix `_total`. help: a sentence. labels: label names.
+    text_head: the lines HELP and TYPE of the text format 0.0.4.
     """
 
-    __slots__ = ("_openmetrics", "_text", "help", "kind", "labels", "name")
+    __slots__ = ("_openmetrics", "help", "kind", "labels", "name", "text_head")
 
     _also: ClassVar[dict[int, str]] = {}
 
@@ -49,20 +50,13 @@ class Family:
         self.kind: Kind = kind
         self.help = text
         self.labels = labels
-        self._text = ""
+        escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
+        self.text_head = f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n"
         self._openmetrics = ""
 
     def __repr__(self) -> str:
         """Return the name and the labels."""
         return f"Family({self.name}{{{','.join(self.labels)}}})"
-
-    @property
-    def text_head(self) -> str:
-        """Return the lines HELP and TYPE of the text format 0.0.4."""
-        if not self._text:
-            text = self.help.replace("\\", "\\\\").replace("\n", "\\n")
-            self._text = f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
-        return self._text
 
     @property
     def unknown_head(self) -> str:

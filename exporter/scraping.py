@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ccagent.exporter.collector import Collector
-    from ccagent.exporter.exposition import Block, FamilyRows
+    from ccagent.exporter.exposition import Block, FamilyRows, Labels
     from ccagent.machine.node import Node
 
 _NODE = "node_exporter"
@@ -62,6 +62,9 @@ class Outcome(NamedTuple):
     end: float
 
 
+_MISSING = Outcome([], False, 0.0, 0.0)
+
+
 class CollectorRun:
     """A collector with the encoder of its samples and the outcome of its last reading.
 
@@ -73,7 +76,8 @@ class CollectorRun:
         self.collector = collector
         self.group = group
         self.begun: float | None = None
-        self.outcome = Outcome([], False, 0.0, 0.0)
+        self.outcome = _MISSING
+        self.labels = (collector.name,)
         self._closing = threading.Event()
         self._encoder = SampleEncoder()
 
@@ -117,7 +121,8 @@ class _Round:
     def __init__(self, runs: Sequence[CollectorRun], node: Node) -> None:
         self._left = [*reversed(runs)]
         self._node = node
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._done = 0
         self._count = len(runs)
         self._since = time.monotonic()
@@ -144,13 +149,13 @@ class _Round:
     def work(self) -> None:
         """Run the collectors that `wait` has not returned."""
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._left:
                     return
                 run = self._left.pop()
                 run.begun = self._since = time.monotonic()
             run.run(self._node)
-            with self._changed:
+            with self._lock:
                 run.begun = None
                 self._done += 1
                 if self.is_done:
@@ -267,38 +272,26 @@ class Scraper:
             rounds.put(None)
 
     def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
-        outcomes = {run: run.outcome for run in chosen if run.outcome.end >= begin}
         blocks: list[Block] = []
         foreign: list[Block] = []
+        seconds: dict[str, list[tuple[Labels, float]]] = {"": [], _NODE: []}
+        successes: dict[str, list[tuple[Labels, float]]] = {"": [], _NODE: []}
         for run in chosen:
-            if run not in outcomes:
+            outcome = run.outcome
+            if outcome.end < begin:
                 logger.warning("exporter: %s: not finished in time; left out", run.name)
-                continue
-            if run.collector.is_foreign:
-                foreign += outcomes[run].blocks
-                continue
-            blocks += outcomes[run].blocks
-        found = [*merge_blocks(blocks), *self._encode_outcomes(chosen, outcomes)]
+                outcome = _MISSING
+            (foreign if run.collector.is_foreign else blocks).extend(outcome.blocks)
+            group = _NODE if run.group == _NODE else ""
+            seconds[group].append((run.labels, round(outcome.seconds, 6)))
+            successes[group].append((run.labels, int(outcome.is_successful)))
+        families: list[FamilyRows] = []
+        for group, rows in seconds.items():
+            families += [(_DURATIONS[group], rows), (_SUCCESSES[group], successes[group])]
+        found = [*merge_blocks(blocks), *self._encoder.encode(families)]
         if any(isinstance(family, WrittenFamily) for family, _ in foreign):
             foreign = _leave_out_known(foreign, found)
         return [*found, *foreign]
-
-    def _encode_outcomes(
-        self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]
-    ) -> list[Block]:
-        missing = Outcome([], False, 0.0, 0.0)
-        families: list[FamilyRows] = []
-        for group in ("", _NODE):
-            found = [
-                ((run.name,), outcomes.get(run, missing))
-                for run in chosen
-                if (run.group == _NODE) == (group == _NODE)
-            ]
-            seconds = [(labels, round(each.seconds, 6)) for labels, each in found]
-            families.append((_DURATIONS[group], seconds))
-            successes = [(labels, int(each.is_successful)) for labels, each in found]
-            families.append((_SUCCESSES[group], successes))
-        return self._encoder.encode(families)
 
     def close(self) -> None:
         """Close the collectors and prevent further readings."""

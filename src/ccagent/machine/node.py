@@ -36,7 +36,8 @@ BOOT_ID = "proc/sys/kernel/random/boot_id"
 LARGEST_FILE = 16 * 1024 * 1024
 """Maximum size of a file read at once. All files of /proc and /sys are smaller."""
 
-_OF_MACHINE = re.compile("proc/(?:1/|[^0-9])")
+_OF_MACHINE = re.compile("proc/(?:1/|[^0-9])|sys/devices/system/")
+"""Files that no other device or process takes over while they are open."""
 _SINGLE_FILE = 16 * 1024
 _PIECE = 256 * 1024
 
@@ -50,7 +51,7 @@ class Node:
     to `cgroup.jobs`: the jobs of control groups without a number in their names, and since when
     others are unknown. `own_counters` returns the daemon's counters, if this process is a daemon.
     parsed: results of `read_parsed` in a snapshot, by path and parser; None outside of one. kept:
-    files of /proc that stay open between snapshots.
+    files that stay open between snapshots.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Node:
     def snapshot(self, kept: KeptFiles | None = None) -> Node:
         """Return this node for one reading by many readers: it parses each file once.
 
-        kept: for the files of /proc, except those of processes. It must read whole files.
+        kept: for the files of `_OF_MACHINE`. It must read whole files.
         """
         self._open_users()
         taken = object.__new__(type(self))
