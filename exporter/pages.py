@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import zlib
-from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
@@ -147,7 +146,6 @@ class ExporterPages:
         return ExporterAnswer(HTTPStatus.OK, "text/html; charset=utf-8", page.encode(), (policy,))
 
 
-@lru_cache(16)
 def choose_format(accept: str) -> str:
     """Return the Content-Type that the header Accept prefers; the text format if none matches.
 
@@ -170,7 +168,6 @@ def choose_format(accept: str) -> str:
     return chosen
 
 
-@lru_cache(16)
 def accepts_gzip(accept_encoding: str) -> bool:
     """Return whether the header Accept-Encoding permits gzip, by name or by `*`."""
     qualities: dict[str, float] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import lru_cache
-from itertools import zip_longest
 from operator import lt
 from typing import TYPE_CHECKING
 
@@ -420,16 +419,13 @@ class DiskCollector(Collector):
             self._info[key] = known.get(key) or _describe(node, *key)
         yield _INFO, [(labels, 1) for labels in self._info.values()]
         names = [(disk.name,) for disk in disks]
-        columns = zip_longest(*(disk.stats for disk in disks))  # older kernels have fewer
-        for (family, factor), column in zip(_FAMILIES, columns, strict=False):
-            yield (
-                family,
-                [
-                    (labels, value / 1000 if factor == 1e-3 else value * factor)
-                    for labels, value in zip(names, column, strict=True)
-                    if value is not None
-                ],
-            )
+        for column, (family, factor) in enumerate(_FAMILIES):
+            rows: list[tuple[Labels, float]] = []
+            for labels, disk in zip(names, disks, strict=True):
+                if column < len(disk.stats):
+                    value = disk.stats[column]
+                    rows.append((labels, value / 1000 if factor == 1e-3 else value * factor))
+            yield family, rows
 
 
 def _describe(node: Node, name: str, major: int, minor: int) -> Labels:

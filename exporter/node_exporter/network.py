@@ -116,11 +116,6 @@ _CLASS_FAMILIES = {
     )
     for file, (name, factor) in _PROPERTIES.items()
 }
-_FIXED = frozenset({"dev_id", "ifindex", "name_assign_type"})
-"""Files that stay the same as long as an interface keeps its name."""
-_OF_RUNNING = frozenset({"carrier", "dormant", "duplex", "speed"})
-"""Files that give EINVAL for an interface that is not up: net/core/net-sysfs.c of Linux."""
-_IFF_UP = 1
 _UP = gauge("node_network_up", "Value is 1 if operstate is 'up', 0 otherwise.", "device")
 _WORDS = ("address", "broadcast", "duplex", "operstate", "ifalias")
 _INFO = gauge(
@@ -138,7 +133,6 @@ class NetclassCollector(Collector):
         super().__init__(settings, sources)
         self._places: dict[str, int] | None = None
         self._paths: dict[str, list[tuple[Labels, str]]] = {}
-        self._rows: dict[str, list[tuple[Labels, float]]] = {}
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the files in /sys/class/net."""
@@ -150,33 +144,21 @@ class NetclassCollector(Collector):
         if places != self._places:
             files.close()  # an open file stays that of its interface when names are exchanged
             self._places = places
-            self._rows = {}
             self._paths = {
                 file: [((name,), f"{_CLASS}/{name}/{file}") for name in places]
                 for file in _CLASS_FAMILIES
             }
-        rows = self._rows
-        down: set[Labels] = set()
-        for file in sorted(_CLASS_FAMILIES, key="flags".__ne__):
-            if file in _FIXED and file in rows:
-                continue
+        rows: dict[str, list[tuple[Labels, float]]] = {}
+        for file, (_, factor) in _CLASS_FAMILIES.items():
             rows[file] = [
-                (device, value * _CLASS_FAMILIES[file][1])
+                (device, value * factor)
                 for device, path in self._paths[file]
-                if not (file in _OF_RUNNING and device in down)
-                and (value := read_number(files, path)) is not None
+                if (value := read_number(files, path)) is not None
             ]
-            if file == "flags":
-                down = {device for device, value in rows[file] if not int(value) & _IFF_UP}
         devices = [device for device, _ in rows["mtu"]]
         words = [
-            [
-                ""
-                if name in _OF_RUNNING and device in down
-                else read_text(files, f"{_CLASS}/{device[0]}/{name}")
-                for name in _WORDS
-            ]
-            for device in devices
+            [read_text(files, f"{_CLASS}/{device}/{name}") for name in _WORDS]
+            for (device,) in devices
         ]
         yield (
             _UP,

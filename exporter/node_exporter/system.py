@@ -330,7 +330,7 @@ def read_process(node: Node) -> Iterator[FamilyRows]:
         "resident_memory_bytes": resident,
         "virtual_memory_bytes": virtual,
         # Linux before 6.2 has no size of this directory.
-        "open_fds": node.size("proc/self/fd") or len(node.list("proc/self/fd")),
+        "open_fds": os.stat("/proc/self/fd").st_size or len(node.list("proc/self/fd")),
         "start_time_seconds": boot + stat.starttime / node.clock_ticks,
         **{name: limit if limit >= 0 else float("inf") for name, limit in limits.items()},
     }

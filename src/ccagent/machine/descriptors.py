@@ -112,7 +112,8 @@ _MOST_FILES = 4096
 _PIECE = 16 * 1024
 _SHORT = 2048
 """A shorter piece is the whole file: the kernel fills pages with records of a few bytes."""
-_GONE = frozenset({errno.ENODEV, errno.ESRCH, errno.ESTALE})
+_GONE = frozenset({errno.EIO, errno.ENODEV, errno.ESRCH, errno.ESTALE})
+"""EIO: a file of /proc whose module was removed."""
 _READINGS_ABSENT = 10
 """Readings for which a missing file is not looked for again."""
 

@@ -82,7 +82,7 @@ class Node:
     def snapshot(self, kept: KeptFiles | None = None) -> Node:
         """Return this node for one reading by many readers: it parses each file once.
 
-        kept: for the files of `_OF_MACHINE`. It must read whole files.
+        kept: for the files of `_OF_MACHINE`; with `short` 0.
         """
         self._open_users()
         taken = object.__new__(type(self))
@@ -239,10 +239,6 @@ class Node:
     def inode(self, path: str) -> int:
         """Return the inode number of a path. Raise as `read` does."""
         return self._call(os.stat, path).st_ino
-
-    def size(self, path: str) -> int:
-        """Return the size of a path in B. Raise as `read` does."""
-        return self._call(os.stat, path).st_size
 
     def links(self, path: str) -> int:
         """Return the number of links of a path. Raise as `read` does.
