@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ccagent.errors import (
     CcagentError,
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ccagent.counters import DaemonCounters
-    from ccagent.machine.descriptors import KeptFiles
     from ccagent.machine.helper import Helper
     from ccagent.machine.user_names import UserNames
 
@@ -40,6 +39,18 @@ _OF_MACHINE = re.compile("proc/(?:1/|[^0-9])|sys/devices/system/")
 """Files that no other device or process takes over while they are open."""
 _SINGLE_FILE = 16 * 1024
 _PIECE = 256 * 1024
+
+
+class NodeFiles(Protocol):
+    """Readable files: of a node, or kept open between readings (KeptFiles)."""
+
+    def read(self, path: str, limit: int = ...) -> bytes:
+        """Read a whole file, as `Node.read`."""
+        ...
+
+    def directories(self, path: str) -> Sequence[str]:
+        """Return the names of the directories in a directory, as `Node.directories`."""
+        ...
 
 
 class Node:
@@ -63,7 +74,7 @@ class Node:
         hostname_only: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        self.kept: KeptFiles | None = None
+        self.kept: NodeFiles | None = None
         self.root = root.rstrip("/") + "/"
         self.is_live = self.root == "/"
         """True for the running machine, False for a recording."""
@@ -79,7 +90,7 @@ class Node:
         self.parsed: dict[tuple[str, Callable[[bytes], Any]], Any] | None = None
         self._users: UserNames | None = None
 
-    def snapshot(self, kept: KeptFiles | None = None) -> Node:
+    def snapshot(self, kept: NodeFiles | None = None) -> Node:
         """Return this node for one reading by many readers: it parses each file once.
 
         kept: for the files of `_OF_MACHINE`; with `short` 0.
