@@ -5,8 +5,9 @@
 Both exporters read a tree with 48 and with 256 hwthreads (about 1,000 and 5,000 series). They are
 scraped in turn with gzip, as Prometheus does. With --all-sets ccagent also has all other sets of
 names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. With --without-cpufreq the tree
-has no frequencies, as in most virtual machines. With --this-machine both read this machine, with
-the collectors of their defaults. Needs prometheus-node-exporter.
+has no frequencies, as in most virtual machines. With --this-machine both read this machine with
+their defaults: node_exporter then also has the metrics of its own process, as ccagent has. Needs
+prometheus-node-exporter.
 """
 
 from __future__ import annotations
@@ -175,14 +176,12 @@ def free_port() -> int:
 def compare(root: Path, scrapes: int, jobs: int) -> None:
     """Scrape both exporters in turn, and print a row for each."""
     ports = (free_port(), free_port())
-    node_exporter = [
-        "prometheus-node-exporter", "--web.disable-exporter-metrics",
-        f"--web.listen-address=127.0.0.1:{ports[0]}",
-    ]  # fmt: skip
+    node_exporter = ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{ports[0]}"]
     if root != _THIS_MACHINE:
         collectors = (f"--collector.{name}" for name in _COLLECTORS)
         paths = (f"--path.procfs={root / 'proc'}", f"--path.sysfs={root / 'sys'}")
-        node_exporter += ["--collector.disable-defaults", *collectors, *paths]
+        node_exporter += ["--web.disable-exporter-metrics", "--collector.disable-defaults"]
+        node_exporter += [*collectors, *paths]
     ccagent = [sys.executable, __file__, "serve", str(root), str(ports[1]), str(jobs)]
     processes = [
         subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (node_exporter, ccagent)

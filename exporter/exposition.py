@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import ClassVar, Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "untyped", "histogram", "summary"]
@@ -35,9 +36,10 @@ class Family:
     """A metric family.
 
     name: of its samples, including a suffix `_total`. help: a sentence. labels: label names.
+    text_head: the lines HELP and TYPE of the text format 0.0.4.
     """
 
-    __slots__ = ("_openmetrics", "_text", "help", "kind", "labels", "name")
+    __slots__ = ("_openmetrics", "help", "kind", "labels", "name", "text_head")
 
     _also: ClassVar[dict[int, str]] = {}
 
@@ -48,20 +50,13 @@ class Family:
         self.kind: Kind = kind
         self.help = text
         self.labels = labels
-        self._text = ""
+        escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
+        self.text_head = f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n"
         self._openmetrics = ""
 
     def __repr__(self) -> str:
         """Return the name and the labels."""
         return f"Family({self.name}{{{','.join(self.labels)}}})"
-
-    @property
-    def text_head(self) -> str:
-        """Return the lines HELP and TYPE of the text format 0.0.4."""
-        if not self._text:
-            text = self.help.replace("\\", "\\\\").replace("\n", "\\n")
-            self._text = f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
-        return self._text
 
     @property
     def unknown_head(self) -> str:
@@ -135,15 +130,23 @@ Block = tuple["Family", str]
 class _Layout(NamedTuple):
     """The families of a collector, and their lines with `%r` in place of the numbers.
 
-    ends: position after the last sample of each family. labels: of all samples. lines: with an end
-    position, by family. shown: positions of the samples with a line, if some are hidden.
+    ends: position after the last sample of each family. labels: of all samples. lines: by family.
+    pieces: the lines of successive families, and the position after their last shown sample. shown:
+    positions of the samples with a line, if some are hidden.
     """
 
     families: list[Family]
     ends: list[int]
     labels: list[Labels]
-    lines: list[tuple[str, int]]
+    lines: list[str]
+    pieces: list[tuple[str, int]]
     shown: tuple[int, ...] | None
+
+
+_END = "\0"
+"""Ends the lines of a family in a piece. No label has it after `clean`."""
+_PIECE = 32
+"""Samples of a piece. Many families have one sample: formatting each would take longer."""
 
 
 class SampleEncoder:
@@ -153,9 +156,9 @@ class SampleEncoder:
     """
 
     def __init__(self) -> None:
-        self._layout = _Layout([], [], [], [], None)
+        self._layout = _Layout([], [], [], [], [], None)
         self._numbers: tuple[float, ...] = ()
-        self._texts: list[str] = []
+        self._texts: list[list[str]] = []
 
     def encode(self, families: Iterable[FamilyRows]) -> list[Block]:
         """Return the families that have samples, with their lines.
@@ -188,23 +191,31 @@ class SampleEncoder:
         total = sum(values)
         is_finite = total - total == 0
         numbers = tuple(values)
-        texts: list[str] = []
+        texts: list[list[str]] = []
         begin = 0
-        for place, (lines, end) in enumerate(layout.lines):
+        for place, (lines, end) in enumerate(layout.pieces):
             own = numbers[begin:end]
             if own == self._numbers[begin:end] and self._texts:
-                text = self._texts[place]  # many families keep their values: limits, zeros
+                texts.append(self._texts[place])  # many values stay: limits, zeros
             else:
                 text = lines % own
                 if not is_finite:
                     text = _SPECIAL.sub(lambda found: _SPECIAL_WORDS[found[1]], text)
+                texts.append(text.split(_END))
             begin = end
-            texts.append(text)
         self._numbers, self._texts = numbers, texts
-        blocks: dict[Family, str] = {}
-        for family, text in zip(found, texts, strict=True):
-            blocks[family] = blocks[family] + text if family in blocks else text
-        return [*blocks.items()]
+        return merge_blocks(zip(found, chain.from_iterable(texts), strict=True))
+
+
+def merge_blocks(blocks: Iterable[Block]) -> list[Block]:
+    """Return each family once, with all its lines."""
+    found = [*blocks]
+    merged = dict(found)
+    if len(merged) < len(found):
+        merged = dict.fromkeys(merged, "")
+        for family, lines in found:
+            merged[family] += lines
+    return [*merged.items()]
 
 
 def _lay_out(
@@ -214,13 +225,14 @@ def _lay_out(
     known: dict[tuple[Family, Labels], str] = {}
     if before.shown is None:
         begin = 0
-        for family, (lines, end) in zip(before.families, before.lines, strict=True):
+        for family, lines, end in zip(before.families, before.lines, before.ends, strict=True):
             own = zip(before.labels[begin:end], lines.split("\n"), strict=False)
             known |= {(family, each): line for each, line in own}
             begin = end
-    found: list[tuple[str, int]] = []
+    found: list[str] = []
+    pieces: list[tuple[str, int]] = []
     shown: list[int] = []
-    begin = 0
+    begin = written = 0
     for family, end in zip(families, ends, strict=True):
         # Different labels may be equal after `escape`, and Prometheus rejects a series twice.
         last: dict[str, int] = {}
@@ -229,9 +241,13 @@ def _lay_out(
             line = known.get((family, each))
             last[line or make_prefix(family, each).replace("%", "%%") + "%r"] = place
         shown += last.values()
-        found.append(("\n".join([*last, ""]), len(shown)))
+        found.append("\n".join([*last, ""]))
         begin = end
-    return _Layout(families, ends, labels, found, tuple(shown) if len(shown) < begin else None)
+        if len(shown) - (pieces[-1][1] if pieces else 0) >= _PIECE or len(found) == len(families):
+            pieces.append((_END.join(found[written:]), len(shown)))
+            written = len(found)
+    hidden = tuple(shown) if len(shown) < begin else None
+    return _Layout(families, ends, labels, found, pieces, hidden)
 
 
 _SPECIAL = re.compile(r"(?<= )(nan|-?inf)$", re.MULTILINE)

@@ -11,14 +11,15 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, ProgramError
-from ccagent.exporter.exposition import Family, SampleEncoder, gauge
+from ccagent.exporter.exposition import SampleEncoder, WrittenFamily, gauge, merge_blocks
 from ccagent.log import logger
+from ccagent.machine.descriptors import KeptFiles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ccagent.exporter.collector import Collector
-    from ccagent.exporter.exposition import Block, FamilyRows
+    from ccagent.exporter.exposition import Block, FamilyRows, Labels
     from ccagent.machine.node import Node
 
 _NODE = "node_exporter"
@@ -61,6 +62,9 @@ class Outcome(NamedTuple):
     end: float
 
 
+_MISSING = Outcome([], False, 0.0, 0.0)
+
+
 class CollectorRun:
     """A collector with the encoder of its samples and the outcome of its last reading.
 
@@ -72,7 +76,8 @@ class CollectorRun:
         self.collector = collector
         self.group = group
         self.begun: float | None = None
-        self.outcome = Outcome([], False, 0.0, 0.0)
+        self.outcome = _MISSING
+        self.labels = (collector.name,)
         self._closing = threading.Event()
         self._encoder = SampleEncoder()
 
@@ -116,7 +121,8 @@ class _Round:
     def __init__(self, runs: Sequence[CollectorRun], node: Node) -> None:
         self._left = [*reversed(runs)]
         self._node = node
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._done = 0
         self._count = len(runs)
         self._since = time.monotonic()
@@ -143,13 +149,13 @@ class _Round:
     def work(self) -> None:
         """Run the collectors that `wait` has not returned."""
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._left:
                     return
                 run = self._left.pop()
                 run.begun = self._since = time.monotonic()
             run.run(self._node)
-            with self._changed:
+            with self._lock:
                 run.begun = None
                 self._done += 1
                 if self.is_done:
@@ -198,6 +204,7 @@ class Scraper:
         self._rounds: queue.SimpleQueue[_Round | None] | None = None
         self._is_closed = False
         self._encoder = SampleEncoder()
+        self._kept: KeptFiles | None = None
 
     @property
     def names(self) -> list[str]:
@@ -235,10 +242,15 @@ class Scraper:
                 left.append(run)
             if begun is None or now - begun < _SLOW_AFTER:
                 awaited.append(run)
-        node = self._node.snapshot()
+        self._kept = self._kept or KeptFiles(self._node, short=0)
+        node = self._node.snapshot(self._kept)
         while left and time.monotonic() < deadline:
             left = self._run(_Round(left, node), deadline)
-        node.parsed = None  # collectors may keep the snapshot, or still run
+            if self._rounds is None:  # the thread that continues may be in one of the files
+                node.kept = self._kept = None
+        if self._kept is not None:
+            self._kept.sweep()
+        node.parsed = node.kept = None  # collectors may keep the snapshot, or still run
         return awaited
 
     def _run(self, current: _Round, deadline: float) -> list[CollectorRun]:
@@ -260,37 +272,26 @@ class Scraper:
             rounds.put(None)
 
     def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
-        outcomes = {run: run.outcome for run in chosen if run.outcome.end >= begin}
-        blocks: dict[Family, str] = {}
+        blocks: list[Block] = []
         foreign: list[Block] = []
+        seconds: dict[str, list[tuple[Labels, float]]] = {"": [], _NODE: []}
+        successes: dict[str, list[tuple[Labels, float]]] = {"": [], _NODE: []}
         for run in chosen:
-            if run not in outcomes:
+            outcome = run.outcome
+            if outcome.end < begin:
                 logger.warning("exporter: %s: not finished in time; left out", run.name)
-                continue
-            if run.collector.is_foreign:
-                foreign += outcomes[run].blocks
-                continue
-            for family, lines in outcomes[run].blocks:
-                blocks[family] = blocks[family] + lines if family in blocks else lines
-        found = [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
-        return [*found, *_leave_out_known(foreign, found)] if foreign else found
-
-    def _encode_outcomes(
-        self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]
-    ) -> list[Block]:
-        missing = Outcome([], False, 0.0, 0.0)
+                outcome = _MISSING
+            (foreign if run.collector.is_foreign else blocks).extend(outcome.blocks)
+            group = _NODE if run.group == _NODE else ""
+            seconds[group].append((run.labels, round(outcome.seconds, 6)))
+            successes[group].append((run.labels, int(outcome.is_successful)))
         families: list[FamilyRows] = []
-        for group in ("", _NODE):
-            found = [
-                ((run.name,), outcomes.get(run, missing))
-                for run in chosen
-                if (run.group == _NODE) == (group == _NODE)
-            ]
-            seconds = [(labels, round(each.seconds, 6)) for labels, each in found]
-            families.append((_DURATIONS[group], seconds))
-            successes = [(labels, int(each.is_successful)) for labels, each in found]
-            families.append((_SUCCESSES[group], successes))
-        return self._encoder.encode(families)
+        for group, rows in seconds.items():
+            families += [(_DURATIONS[group], rows), (_SUCCESSES[group], successes[group])]
+        found = [*merge_blocks(blocks), *self._encoder.encode(families)]
+        if any(isinstance(family, WrittenFamily) for family, _ in foreign):
+            foreign = _leave_out_known(foreign, found)
+        return [*found, *foreign]
 
     def close(self) -> None:
         """Close the collectors and prevent further readings."""

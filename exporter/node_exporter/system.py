@@ -7,18 +7,19 @@ import re
 import resource
 import struct
 import time
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text, unsigned
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.log import logger
-from ccagent.machine.own_memory import read_resident, read_virtual
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.process_files import parse_stat
 from ccagent.machine.procfs.system import parse_file_nr, parse_kernel_stat
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Iterator
 
     from ccagent.exporter.exposition import FamilyRows, Labels
@@ -144,12 +145,18 @@ def read_timex(node: Node) -> Iterator[FamilyRows]:
         yield _TIMEX_FAMILIES[name], [((), value)]
 
 
+@cache
+def _load_library() -> ctypes.CDLL:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _read_timex() -> dict[str, float]:
     import ctypes
 
-    library = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(_TIMEX.size)
-    state = library.adjtimex(buffer)
+    state = _load_library().adjtimex(buffer)
     if state < 0:
         reason = os.strerror(ctypes.get_errno())
         raise NotPermittedError(f"adjtimex: {reason}: set ProtectClock=no, see the README")
@@ -316,11 +323,14 @@ def read_process(node: Node) -> Iterator[FamilyRows]:
             ("virtual_memory_max_bytes", resource.RLIMIT_AS), ("max_fds", resource.RLIMIT_NOFILE)
         )
     }  # fmt: skip
+    pages = map(unsigned, node.read_single("proc/self/statm").split()[:2])
+    virtual, resident = (number * node.page_size for number in pages)
     values = {
         "cpu_seconds_total": time.process_time(),
-        "resident_memory_bytes": read_resident(),
-        "virtual_memory_bytes": read_virtual(),
-        "open_fds": len(node.list("proc/self/fd")),
+        "resident_memory_bytes": resident,
+        "virtual_memory_bytes": virtual,
+        # Linux before 6.2 has no size of this directory.
+        "open_fds": os.stat("/proc/self/fd").st_size or len(node.list("proc/self/fd")),
         "start_time_seconds": boot + stat.starttime / node.clock_ticks,
         **{name: limit if limit >= 0 else float("inf") for name, limit in limits.items()},
     }

@@ -112,7 +112,8 @@ _MOST_FILES = 4096
 _PIECE = 16 * 1024
 _SHORT = 2048
 """A shorter piece is the whole file: the kernel fills pages with records of a few bytes."""
-_GONE = frozenset({errno.ENODEV, errno.ESRCH, errno.ESTALE})
+_GONE = frozenset({errno.EIO, errno.ENODEV, errno.ESRCH, errno.ESTALE})
+"""EIO: a file of /proc whose module was removed."""
 _READINGS_ABSENT = 10
 """Readings for which a missing file is not looked for again."""
 
@@ -123,11 +124,13 @@ class KeptFiles:
     A reading is what is read between two calls of `sweep`. Files and directories that the last
     reading did not use are forgotten. The kernel answers ENODEV for a file of a removed control
     group or device: its path is then opened again. results: of `read_parsed`, by path: the content,
-    its parser and what it returned.
+    its parser and what it returned. short: a shorter piece is the whole file; 0 for files of many
+    records, which the kernel returns in pieces of any size.
     """
 
-    def __init__(self, node: Node, most: int = _MOST_FILES) -> None:
+    def __init__(self, node: Node, most: int = _MOST_FILES, short: int = _SHORT) -> None:
         self.node = node
+        self._short = short
         self.results: dict[str, tuple[bytes, Callable[[bytes], Any], Any]] = {}
         opened: dict[str, int] = {}
 
@@ -155,7 +158,7 @@ class KeptFiles:
                     raise_for(path, error)
                 self._descriptors.close(self._open.pop(path))
             else:
-                return content if len(content) < _SHORT else self._finish(path, content, limit)
+                return content if len(content) < self._short else self._finish(path, content, limit)
         absent = self._absent.get(path)
         if absent is not None:
             raise NotHereError(absent[0])
@@ -220,7 +223,7 @@ class KeptFiles:
                 size += len(part)
                 if size > limit:
                     raise UnparsableError(f"/{path}: larger than {limit} bytes")
-                if size < _SHORT:
+                if size < self._short:
                     break
         except OSError as error:
             raise_for(path, error)
@@ -229,7 +232,7 @@ class KeptFiles:
     def _note_absent(self, path: str, error: CcagentError) -> None:
         """Remember a file that its directory lacks; list the parent again without the directory."""
         directory = dirname(path)
-        if isinstance(error, NotHereError) and self.node.exists(directory):
+        if isinstance(error, NotHereError) and (not self._short or self.node.exists(directory)):
             self._absent[path] = str(error), self._readings + _READINGS_ABSENT
         else:
             self._directories.pop(dirname(directory), None)

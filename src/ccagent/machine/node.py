@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ccagent.errors import (
     CcagentError,
@@ -35,8 +35,22 @@ BOOT_ID = "proc/sys/kernel/random/boot_id"
 LARGEST_FILE = 16 * 1024 * 1024
 """Maximum size of a file read at once. All files of /proc and /sys are smaller."""
 
+_OF_MACHINE = re.compile("proc/(?:1/|[^0-9])|sys/devices/system/")
+"""Files that no other device or process takes over while they are open."""
 _SINGLE_FILE = 16 * 1024
 _PIECE = 256 * 1024
+
+
+class NodeFiles(Protocol):
+    """Readable files: of a node, or kept open between readings (KeptFiles)."""
+
+    def read(self, path: str, limit: int = ...) -> bytes:
+        """Read a whole file, as `Node.read`."""
+        ...
+
+    def directories(self, path: str) -> Sequence[str]:
+        """Return the names of the directories in a directory, as `Node.directories`."""
+        ...
 
 
 class Node:
@@ -47,7 +61,8 @@ class Node:
     names nodes without it; a given `hostname` is not cut. `job_numbers` and `unknown_groups` belong
     to `cgroup.jobs`: the jobs of control groups without a number in their names, and since when
     others are unknown. `own_counters` returns the daemon's counters, if this process is a daemon.
-    parsed: results of `read_parsed` in a snapshot, by path and parser; None outside of one.
+    parsed: results of `read_parsed` in a snapshot, by path and parser; None outside of one. kept:
+    files that stay open between snapshots.
     """
 
     def __init__(
@@ -59,6 +74,7 @@ class Node:
         hostname_only: bool = True,
         clock: Clock | None = None,
     ) -> None:
+        self.kept: NodeFiles | None = None
         self.root = root.rstrip("/") + "/"
         self.is_live = self.root == "/"
         """True for the running machine, False for a recording."""
@@ -74,12 +90,16 @@ class Node:
         self.parsed: dict[tuple[str, Callable[[bytes], Any]], Any] | None = None
         self._users: UserNames | None = None
 
-    def snapshot(self) -> Node:
-        """Return this node for one reading by many readers: it parses each file once."""
+    def snapshot(self, kept: NodeFiles | None = None) -> Node:
+        """Return this node for one reading by many readers: it parses each file once.
+
+        kept: for the files of `_OF_MACHINE`; with `short` 0.
+        """
         self._open_users()
         taken = object.__new__(type(self))
         taken.__dict__.update(self.__dict__)
         taken.parsed = {}
+        taken.kept = kept
         return taken
 
     def open(self, path: str, *, waits: bool = False) -> int:
@@ -99,6 +119,9 @@ class Node:
         Raise NotHereError, NotPermittedError, VanishedError, or UnparsableError if the file can't
         be read for another reason or is larger than `limit` bytes.
         """
+        kept = self.kept
+        if kept is not None and _OF_MACHINE.match(path):
+            return kept.read(path, limit)
         descriptor = self.open(path)
         try:
             return _read_all(descriptor, path, limit)
@@ -112,6 +135,9 @@ class Node:
 
         These are the files of single_open() in fs/proc/base.c. Raise as `read` does.
         """
+        kept = self.kept
+        if kept is not None and _OF_MACHINE.match(path):
+            return kept.read(path)
         return self.read_start(path, _SINGLE_FILE)
 
     def read_start(self, path: str, size: int) -> bytes:

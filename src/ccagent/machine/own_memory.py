@@ -35,18 +35,9 @@ def share_heap() -> None:
 
 def read_resident() -> int:
     """Return the resident memory of this process in bytes (/proc/self/statm); 0 if unknown."""
-    return _read_pages(1)
-
-
-def read_virtual() -> int:
-    """Return the virtual memory of this process in bytes (/proc/self/statm); 0 if unknown."""
-    return _read_pages(0)
-
-
-def _read_pages(field: int) -> int:
     try:
         with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[field]) * resource.getpagesize()
+            return int(file.read().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return 0
 

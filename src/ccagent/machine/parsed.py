@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError, VanishedError
-from ccagent.machine.node import LARGEST_FILE, Node
+from ccagent.machine.node import LARGEST_FILE, Node, NodeFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence, Sized
+    from collections.abc import Callable, Sized
 
 
 T = TypeVar("T")
-
-
-class NodeFiles(Protocol):
-    """Readable files: of a node, or kept open between readings (KeptFiles)."""
-
-    def read(self, path: str, limit: int = ...) -> bytes:
-        """Read a whole file, as `Node.read`."""
-        ...
-
-    def directories(self, path: str) -> Sequence[str]:
-        """Return the names of the directories in a directory, as `Node.directories`."""
-        ...
 
 
 def read_parsed(
@@ -39,7 +27,7 @@ def read_parsed(
         known: T = parsed[path, parse]
         return known
     content = node.read(path, limit)
-    results = getattr(node, "results", None)
+    results = getattr(getattr(node, "kept", None) or node, "results", None)
     if results is not None:
         last = results.get(path)
         if last is not None and last[0] == content and last[1] is parse:

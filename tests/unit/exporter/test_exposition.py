@@ -162,3 +162,19 @@ def test_a_name_of_the_kernel_that_can_be_none() -> None:
     assert family is not None
     assert (family.name, family.help) == ("node_memory_MemFree_bytes", "of MemFree")
     assert name_family("gauge", "node_memory_a-b", "of a-b") is None
+
+
+def test_of_many_families_only_those_with_new_values_change() -> None:
+    encoder = SampleEncoder()
+    families = [gauge(f"a{number}", "b", "n") for number in range(100)]
+    for changed in (0, 50, 99):
+        rows = [
+            (
+                family,
+                [((f"%{n}",), math.nan if number == changed else n) for n in range(number % 4)],
+            )
+            for number, family in enumerate(families)
+        ]
+        found = encoder.encode(rows)
+        assert found == [block for row in rows for block in SampleEncoder().encode([row])]
+        assert sum(lines.count("NaN") for _, lines in found) == changed % 4

@@ -142,3 +142,40 @@ def test_a_snapshot_parses_each_file_once(tmp_path: Path) -> None:
     assert read_parsed(node, "a", int) == 2
     taken.parsed = None
     assert read_parsed(taken, "a", int) == 2
+
+
+def test_a_file_of_many_records_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/mounts").write_bytes(b"short\n" + b"long" * 1000)
+    real = os.pread
+    # The kernel returns the first record alone if the second has no room in its page.
+    monkeypatch.setattr(os, "pread", lambda *a: real(a[0], 4096 if a[2] else 6, a[2]))
+    node = Node(root=str(tmp_path))
+    kept = KeptFiles(node, short=0)
+    for _ in range(2):
+        taken = node.snapshot(kept)
+        assert taken.read("proc/mounts") == b"short\n" + b"long" * 1000
+        assert open_below(tmp_path) == ["proc/mounts"]
+
+
+def test_a_snapshot_keeps_no_files_of_processes(tmp_path: Path) -> None:
+    node = Node(root=str(tmp_path))
+    kept = KeptFiles(node, short=0)
+    for path in ("proc/7/stat", "proc/self/stat", "proc/1/mountinfo", "run/file"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(b"1")
+        assert node.snapshot(kept).read_single(path) == b"1"
+    assert sorted(open_below(tmp_path)) == ["proc/1/mountinfo", "proc/self/stat"]
+
+
+def test_an_unchanged_file_is_not_parsed_again_in_the_next_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/a").write_bytes(b"1 2")
+    node = Node(root=str(tmp_path))
+    kept = KeptFiles(node, short=0)
+    first = read_parsed(node.snapshot(kept), "proc/a", bytes.split)
+    assert read_parsed(node.snapshot(kept), "proc/a", bytes.split) is first
+    (tmp_path / "proc/a").write_bytes(b"3")
+    assert read_parsed(node.snapshot(kept), "proc/a", bytes.split) == [b"3"]

@@ -15,13 +15,13 @@ import msgspec
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
 from ccagent.machine.cgroup.jobs import V2, JobDirectory, job_directories
-from ccagent.machine.parsed import FileErrors, NodeFiles
+from ccagent.machine.parsed import FileErrors
 from ccagent.machine.procfs.system import parse_pressure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.machine.node import Node
+    from ccagent.machine.node import Node, NodeFiles
 
 
 def _amount(field: str) -> Callable[[bytes], dict[str, int]]:

@@ -16,8 +16,7 @@ from ccagent.records.envelopes import LARGEST_UINT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.machine.node import Node
-    from ccagent.machine.parsed import NodeFiles
+    from ccagent.machine.node import Node, NodeFiles
 
 
 # LONG_MAX, rounded down to pages of up to 64 KiB.
