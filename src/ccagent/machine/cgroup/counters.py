@@ -86,7 +86,7 @@ FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "io.pressure": _pressure("pressure_io"),
     },
 }
-"""NodeFiles of a job by controller of version 1, and all files of version 2."""
+"""Files of a job by controller of version 1, and all files of version 2."""
 
 _TICK = 10_000_000
 """Length of a tick of cpuacct.stat in ns: USER_HZ is 100."""
