@@ -103,7 +103,9 @@ def _check_usual(body: bytes, most: int, check: RecordCheck) -> list[JobstatsObs
 
 def _observe(check: RecordCheck, records: list[Any]) -> list[JobstatsObservation]:
     """Return records whose values are valid in themselves. Raise RecordError."""
-    kinds = {each: _find_kind(check, each) for each in {one.target for one in records}}
+    kinds: dict[str, TargetKind] = {
+        each: _find_kind(check, each) for each in {one.target for one in records}
+    }
     times = {each: check.find_time(each) for each in {one.timestamp for one in records}}
     servers = {
         each: check.find_server({"server": each} if each else {})
