@@ -44,8 +44,9 @@ _MOST_REFUSED = 1000
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
-_LENGTH, _TIME, _STEP = (struct.Struct(form) for form in (">i", ">iq", ">id"))
+_LENGTH, _TIME, _TIMES, _STEP = map(struct.Struct, (">i", ">iq", ">iqiqiq", ">id"))
 _NULL = _LENGTH.pack(-1)
+_encode = msgspec.json.Encoder().encode
 _COPY_BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_END = b"\xff\xff"
 _FORMS = {
@@ -280,8 +281,8 @@ def _make_rows(
 ) -> dict[TargetKind, list[_Row]]:
     """Return the rows for the staging table of each kind."""
     found: dict[TargetKind, list[_Row]] = {"ost": [], "mdt": []}
-    moments = {each.timestamp: _microseconds(each.timestamp) for each in observations}
-    servers = {each.server: _field(each.server.encode()) for each in observations}
+    moments = {each: _microseconds(each) for each in {one.timestamp for one in observations}}
+    servers = {each: _field(each.encode()) for each in {one.server for one in observations}}
     for each in observations:
         series_id, kind = series[key_of(each)]
         values, others = (
@@ -292,15 +293,21 @@ def _make_rows(
         counters = [8] * (2 * len(values))
         counters[1::2] = values
         found[kind].append(_Row(moment, series_id, each.server, b"".join((
-            begin, series_id, servers[each.server], _TIME.pack(8, moment),
-            _NULL if snapshot is None else _TIME.pack(8, snapshot - _TO_2000),
-            _NULL if start is None else _TIME.pack(8, start - _TO_2000),
+            begin, series_id, servers[each.server],
+            _TIMES.pack(8, moment, 8, snapshot - _TO_2000, 8, start - _TO_2000)
+            if snapshot is not None and start is not None
+            else b"".join(map(_time, (moment + _TO_2000, snapshot, start))),
             _NULL if each.reset is None else _field(each.reset.encode()),
             _NULL if each.clock_step is None else _STEP.pack(8, each.clock_step),
-            _NULL if others is None else _field(b"\1" + msgspec.json.encode(others)),
+            _NULL if others is None else _field(b"\1" + _encode(others)),
             pack(*counters),
         ))))  # fmt: skip
     return found
+
+
+def _time(moment: int | None) -> bytes:
+    """Return a time in microseconds since 1970, or null."""
+    return _NULL if moment is None else _TIME.pack(8, moment - _TO_2000)
 
 
 def _field(value: bytes) -> bytes:
@@ -323,7 +330,7 @@ def _insert(
 ) -> tuple[int, int]:
     """Insert new rows. Return the number of new rows and of corrected other rows."""
     statements = STATEMENTS[kind]
-    has_several = len({row[1:3] for row in rows}) < len(rows)
+    has_several = len({(row.series_id, row.server) for row in rows}) < len(rows)
     if has_several:
         # The first one of a series, server and time counts.
         rows = [*{row[:3]: row for row in reversed(rows)}.values()]

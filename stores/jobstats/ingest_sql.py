@@ -52,7 +52,7 @@ _STEADY_SEEN = "({0}).timestamp - coalesce(({0}).clock_step, 0) * INTERVAL '1 se
 """The time without the steps of the server's clock that the sender has noticed."""
 
 _MET = """
-met AS MATERIALIZED (
+met AS {once}(
     SELECT s.*, l.seen, l.before, l.is_disordered, l.place_of_last
     FROM staged s
     LEFT JOIN LATERAL (
@@ -106,11 +106,9 @@ _SINGLE = """
     SELECT
         {columns}, {observation} AS seen, true AS is_fresh, false AS is_later, 2 AS place,
         s.seen AS p, s.before AS q, true AS is_last{place}
-    FROM met s
-    WHERE {chosen}"""
+    FROM met s{chosen}"""
 """Series with one row in the array. Its last observations are found already."""
 
-_IN_ORDER = "coalesce(timestamp > (seen).timestamp, true)"
 _NOT_MULTIPLE = """ AND NOT EXISTS (
         SELECT FROM multiple m
         WHERE m.time_series_id = s.time_series_id AND m.server = s.server
@@ -163,8 +161,10 @@ linked AS (
 ),
 {disordered}computed AS MATERIALIZED (
     SELECT
-        c.*,
-        CASE WHEN has_skipped THEN q ELSE p END AS before,
+        {key}, is_fresh, is_last{is_left_over}, {raw}, {names},
+        CASE WHEN has_skipped THEN (q).timestamp ELSE (p).timestamp END AS time_before,
+        CASE WHEN has_skipped THEN (q).others ELSE (p).others END AS others_before,
+        {before},
         (p).timestamp IS NULL AS is_first,
         NOT has_skipped AND coalesce(
             -- A sender that was killed says again what is known already: nothing counts twice.
@@ -178,15 +178,16 @@ linked AS (
                 AND start_time > (p).start_time + INTERVAL '1 second'
             OR (p).timestamp IS NULL AND %(counts_first)s,
             false
-        ) AS counts_anew{is_last_place}
+        ) AS counts_anew,
+        CASE WHEN snapshot_time IS NULL THEN p END AS seen_before
     FROM linked c{not_disordered}
 ),
 grown AS {once}(
     SELECT
         {key}, {raw}, is_fresh, {names},
         CASE
-            WHEN (before).timestamp < timestamp THEN (before).timestamp
-            WHEN (before).timestamp IS NULL AND %(counts_first)s AND start_time < timestamp
+            WHEN time_before < timestamp THEN time_before
+            WHEN time_before IS NULL AND %(counts_first)s AND start_time < timestamp
                 THEN start_time
         END AS since,
         CASE WHEN others IS NOT NULL THEN {others_delta} END AS others_delta,
@@ -201,8 +202,7 @@ inserted AS (
 ),
 {renewed}last_ones AS (
     INSERT INTO {table}_last AS l (time_series_id, server, seen, before, is_disordered)
-    SELECT
-        time_series_id, server, seen, CASE WHEN snapshot_time IS NULL THEN p END, {is_disordered}
+    SELECT time_series_id, server, {observation}, seen_before, {is_disordered}
     FROM {ordered} c
     WHERE is_last{is_known_last}
     ON CONFLICT (time_series_id, server) DO UPDATE
@@ -212,11 +212,12 @@ inserted AS (
     RETURNING 1
 ),
 unsummed AS (
-    DELETE FROM summed_times s USING (SELECT DISTINCT timestamp FROM {ordered} c) c
-    WHERE s.timestamp = quarter_end(c.timestamp)
+    DELETE FROM summed_times WHERE timestamp = ANY (ARRAY(
+        SELECT quarter_end(timestamp) FROM (SELECT DISTINCT timestamp FROM {ordered} c) c
+    ))
 ),
 left_over AS (
-    {left_over}SELECT time_series_id, server, true AS is_disordered FROM disordered
+    {left_over}
 )
 SELECT
     {count},
@@ -230,22 +231,28 @@ _OTHERS_DELTA = """(
             SELECT jsonb_object_agg(key, delta)
             FROM (
                 SELECT key, counter_delta(
-                    value::numeric + CASE
+                    CASE
                         -- A sum of squares overflows at 2^64.
-                        WHEN right(key, 6) = '_sumsq' AND NOT counts_anew
-                            AND ((before).others -> key)::numeric - value::numeric
-                                > 9223372036854775808
-                        THEN 18446744073709551616
-                        ELSE 0
+                        WHEN before - value > 9223372036854775808 AND right(key, 6) = '_sumsq'
+                            AND NOT counts_anew
+                        THEN value + 18446744073709551616
+                        ELSE value
                     END,
-                    CASE WHEN NOT is_first THEN
-                        coalesce(((before).others -> key)::numeric, 0)
-                    END,
+                    before,
                     counts_anew
                 ) AS delta
-                FROM jsonb_each(others) AS each_other (key, value)
-                -- The smallest and the largest value are no counters.
-                WHERE right(key, 4) NOT IN ('_min', '_max')
+                FROM (
+                    SELECT
+                        key,
+                        (others -> key)::numeric AS value,
+                        CASE WHEN NOT is_first THEN
+                            coalesce((others_before -> key)::numeric, 0)
+                        END AS before
+                    FROM (SELECT jsonb_object_keys(others) AS key) AS k
+                    -- The smallest and the largest value are no counters.
+                    WHERE right(key, 4) NOT IN ('_min', '_max')
+                    OFFSET 0
+                ) AS v
                 OFFSET 0
             ) AS d
             WHERE delta <> 0
@@ -253,6 +260,7 @@ _OTHERS_DELTA = """(
 """By how much the counters in `others` have grown; a missing one was 0. Null if none has grown.
 
 A function would cost more than all the rest of the statement, because each call is set up anew.
+So does `jsonb_each`, which returns a table.
 """
 
 _DISORDERED = """disordered AS MATERIALIZED (
@@ -265,12 +273,8 @@ _NOT_DISORDERED = """
         SELECT FROM disordered d
         WHERE d.time_series_id = c.time_series_id AND d.server = c.server
     )"""
-_RENEWED = """disordered AS (
-    SELECT time_series_id, server FROM computed WHERE is_disordered
-),
-renewed AS (
-    UPDATE {table}_last l
-    SET seen = c.seen, before = CASE WHEN snapshot_time IS NULL THEN p END
+_RENEWED = """renewed AS (
+    UPDATE {table}_last l SET seen = {observation}, before = seen_before
     FROM {ordered} c WHERE l.ctid = c.place_of_last
     RETURNING 1
 ),
@@ -280,10 +284,7 @@ _ALL_ONES = """(SELECT count(*) FROM inserted HAVING count(*) =
         (SELECT count(*) FROM renewed) + (SELECT count(*) FROM last_ones))"""
 """Null if the retention has just removed a last observation."""
 
-_OLDER = """SELECT time_series_id, server, false AS is_disordered FROM met
-    WHERE timestamp < (seen).timestamp
-    UNION ALL
-    """
+_LEFT_OVER = "SELECT time_series_id, server, true AS is_disordered FROM "
 _BEHIND = """SELECT time_series_id, server, is_disordered FROM behind
     UNION ALL
     """
@@ -318,7 +319,7 @@ def make_statements(kind: TargetKind) -> TableStatements:
     stage = f"{kind}_stage"
     types = (*COMMON, *((name, "int8") for name in names))
     defined = ", ".join(f"{name} {sql_type}" for name, sql_type in types)
-    store = _fill(kind, "", fresh=_MET, left_over=_OLDER, is_disordered=False)
+    store = _fill(kind, "", fresh=_MET, is_disordered=False)
     several = _fill(kind, "", fresh=_FRESH, left_over=_BEHIND, is_disordered=False)
     late = _fill(kind, CHOSEN, fresh=FRESH_LATE, around="0", is_disordered=False)
     disordered = _fill(kind, CHOSEN, fresh=FRESH_LATE, around="2 days", is_disordered=True)
@@ -361,12 +362,12 @@ def _fill(
     def compare(left: str, sign: str, right: str, joined: str = " AND ") -> str:
         return joined.join(f"{left}{name} {sign} ({right}).{name}" for name in names)
 
-    def grow(name: str) -> str:
+    def find_before(name: str) -> str:
         before = f"CASE WHEN has_skipped THEN (q).{name} ELSE p_{name} END"
         if is_disordered:
             # Within one start nothing counts anew.
             before = f"CASE WHEN has_same_start THEN least({before}, {name}) ELSE {before} END"
-        return f"counter_delta({name}, {before}, counts_anew) AS {name}_delta"
+        return f"{before} AS {name}_before"
 
     delta_names = ", ".join(f"{name}_delta" for name in names)
     chained = _CHAINED.format(
@@ -376,7 +377,8 @@ def _fill(
         else ("timestamp" if is_late else "place, timestamp"),
     )
     has_chain = fresh != _MET
-    single = _SINGLE.replace("{chosen}", _NOT_BEHIND + _NOT_MULTIPLE if has_chain else _IN_ORDER)
+    chosen_single = f"\n    WHERE {_NOT_BEHIND}{_NOT_MULTIPLE}" if has_chain else ""
+    single = _SINGLE.replace("{chosen}", chosen_single)
     steady = _STEADY.format("c")
     words = {
         "table": kind,
@@ -395,8 +397,9 @@ def _fill(
     }
     is_alone = not has_chain
     words |= {
+        "once": "" if is_alone else "MATERIALIZED ",
         "place": ", s.place_of_last" if is_alone else "",
-        "ordered": "(SELECT * FROM computed WHERE NOT is_disordered)" if is_alone else "computed",
+        "ordered": "(SELECT * FROM computed WHERE NOT is_left_over)" if is_alone else "computed",
     }
     disorder = _DISORDER.format(
         same_start_p="has_same_start",
@@ -418,7 +421,10 @@ def _fill(
         not_less_q=compare("", ">=", "q"),
         same_counters=" AND ".join(f"{name} = p_{name}" for name in names),
         disordered="" if is_alone else _DISORDERED.format("false" if is_disordered else disorder),
-        is_last_place=f",\n        coalesce({disorder}, false) AS is_disordered"
+        observation=words["observation"],
+        before=",\n        ".join(map(find_before, names)),
+        is_left_over=", place_of_last,\n        "
+        f"coalesce(timestamp < (p).timestamp OR {disorder}, false) AS is_left_over"
         if is_alone
         else "",
         not_disordered="" if is_alone else _NOT_DISORDERED,
@@ -430,13 +436,17 @@ def _fill(
         raw=", ".join(_RAW),
         names=", ".join(names),
         others_delta=_OTHERS_DELTA,
-        deltas=",\n        ".join(map(grow, names)),
+        deltas=",\n        ".join(
+            f"counter_delta({name}, {name}_before, counts_anew) AS {name}_delta" for name in names
+        ),
         delta_names=delta_names,
         is_disordered="true" if is_disordered else "false",
         is_known_last=KNOWN_LAST.format(table=kind)
         if is_late
         else " AND place_of_last IS NULL" * is_alone,
-        left_over=left_over,
+        left_over=left_over
+        + _LEFT_OVER
+        + ("computed WHERE is_left_over" if is_alone else "disordered"),
         conflict=" ORDER BY timestamp ON CONFLICT DO NOTHING" * has_chain,
         changed=CHANGED.format(key=", ".join(_KEY), delta_names=delta_names)
         if is_late

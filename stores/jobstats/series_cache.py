@@ -150,9 +150,10 @@ class SeriesCache:
             said, self._contradictions = self._contradictions, []
         for text in said[:_MOST_NAMED]:
             logger.warning("%s; the entry id counts", text, key="jobstats contradictions")
-        if len(self._known) + len(found) > self._most:
-            self._known = {}
-        self._known.update(found)
+        if not found.keys() <= self._known.keys():
+            if len(self._known) + len(found) > self._most:
+                self._known = {}
+            self._known.update(found)
         return len(said)
 
     def _write(

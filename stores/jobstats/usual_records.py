@@ -30,6 +30,8 @@ from ccagent.stores.jobstats.refusals import RecordError
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from ccagent.stores.jobstats.operations import TargetKind
+
 _Name: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 _Entry: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ENTRY)]
 _Count: Any = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_ID)]
@@ -94,28 +96,42 @@ def _check_usual(body: bytes, most: int, check: RecordCheck) -> list[JobstatsObs
     if body.count(b"{") > most or not body.isascii() or b"\\" in body or b"\x7f" in body:
         return None
     try:
-        return [
-            _observe(check, number, msgspec.structs.astuple(record))
-            for number, record in enumerate(_decode_usual(body), 1)
-        ]
+        return _observe(check, _decode_usual(body))
     except (msgspec.MsgspecError, RecursionError, RecordError):
         return None
 
 
-def _observe(check: RecordCheck, number: int, fields: tuple[Any, ...]) -> JobstatsObservation:
-    """Return a record whose values are valid in themselves. Raise RecordError."""
-    target, entry_id, timestamp, server, snapshot, start, reset, step = fields[:8]
-    malformed, supplied = fields[8:10]
+def _observe(check: RecordCheck, records: list[Any]) -> list[JobstatsObservation]:
+    """Return records whose values are valid in themselves. Raise RecordError."""
+    kinds: dict[str, TargetKind] = {
+        each: _find_kind(check, each) for each in {one.target for one in records}
+    }
+    times = {each: check.find_time(each) for each in {one.timestamp for one in records}}
+    servers = {
+        each: check.find_server({"server": each} if each else {})
+        for each in {one.server for one in records}
+    }
+    found: list[JobstatsObservation] = []
+    for number, record in enumerate(records, 1):
+        fields = msgspec.structs.astuple(record)
+        target, entry_id, timestamp, server, snapshot, start, reset, step = fields[:8]
+        kind = kinds[target]
+        others = _TAKE_OTHERS[kind](fields)
+        found.append(JobstatsObservation(
+            number, target, entry_id, servers[server], times[timestamp],
+            None if snapshot is None else round(snapshot * 1e6),
+            None if start is None else round(start * 1e6),
+            reset, step or None, kind, _TAKE_COLUMNS[kind](fields),
+            dict(compress(zip(_OTHERS[kind], others, strict=True), others))
+            if any(others) else None,
+            fields[9], fields[10:_FIRST_COUNTER], fields[8],
+        ))  # fmt: skip
+    return found
+
+
+def _find_kind(check: RecordCheck, target: str) -> TargetKind:
+    """Return the kind of a target. Raise RecordError if its name shows none."""
     kind = check.find_kind(target, {"target": target})
     if kind is None:
         raise RecordError("target: its name shows no kind")
-    others = _TAKE_OTHERS[kind](fields)
-    return JobstatsObservation(
-        number, target, entry_id, check.find_server({"server": server} if server else {}),
-        check.find_time(timestamp),
-        None if snapshot is None else round(snapshot * 1e6),
-        None if start is None else round(start * 1e6),
-        reset, step or None, kind, _TAKE_COLUMNS[kind](fields),
-        dict(compress(zip(_OTHERS[kind], others, strict=True), others)) or None,
-        supplied, fields[10:_FIRST_COUNTER], malformed,
-    )  # fmt: skip
+    return kind
