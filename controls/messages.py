@@ -109,7 +109,7 @@ def nats_sender(
     if trusts_info and _INFO in headers:
         try:
             info = msgspec.json.decode(headers[_INFO], type=_RequestInfo)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
             info = _RequestInfo()
         for kind, name in (("account", info.acc), ("user", info.user)):
             if name:

@@ -91,8 +91,10 @@ def _make_report(
 ) -> tuple[JobReport, JobMounts | None]:
     """Return the report of a job, and its mounts if they are known.
 
-    Raise ConfigurationError if the job is unknown, another CcagentError if the store fails.
+    Raise ConfigurationError if the job is unknown or has an impossible number, another CcagentError
+    if the store fails.
     """
+    from ccagent.errors import ConfigurationError
     from ccagent.views.job.rules import make_report
 
     if is_local:
@@ -109,9 +111,13 @@ def _make_report(
     client, now = StoreClient(settings), time.time()
     facts = client.find_job(job, cluster)
     series = client.read_series(facts, now)
-    figures = measure_job(facts, series, now, settings.hardware())
-    found = client.read_mounts(facts, now)
-    return make_report(figures, settings.thresholds, found), found
+    try:
+        figures = measure_job(facts, series, now, settings.hardware())
+        found = client.read_mounts(facts, now)
+        return make_report(figures, settings.thresholds, found), found
+    except OverflowError as error:
+        text = f"job {job}: a number of {client.place} is impossible: {error}"
+        raise ConfigurationError(text) from error
 
 
 def _print(report: JobReport, form: str | None, mounts: JobMounts | None) -> None:

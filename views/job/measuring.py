@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ccagent.views.amounts import mean_of_known
 from ccagent.views.job.figures import (
+    LARGEST_VALUE,
     CardFigures,
     CoreUse,
     JobFigures,
@@ -45,6 +46,10 @@ _MOST_MISSING = 0.1
 
 _LARGEST_GAP = 3
 """Number of periods without samples from which the time between counts as unknown."""
+
+
+_MOST_TIMES = 1 << 22
+"""Maximum of times of two joined series. Beyond, the start of one of them is damaged."""
 
 
 class JobMeasurement:
@@ -261,7 +266,9 @@ def _measure_cards(
         share = series.get(("acc_mem_share", address))
         peak = max(memory.present(), default=None) if memory is not None else None
         of_all = max(share.present(), default=0.0) if share is not None else 0.0
-        total = 100 * peak / of_all if peak is not None and of_all else None
+        total = 100 * peak / of_all if peak is not None and of_all > 0 else None
+        if total is not None and total >= LARGEST_VALUE:
+            total = None
         active, power, limit = (
             _mean_of(series.get((metric, address)))
             for metric in ("acc_sm_active", "acc_power", "acc_power_limit")
@@ -303,6 +310,8 @@ def _find_only_card(series: Mapping[tuple[str, str], JobSeries]) -> JobSeries | 
             if value is not None
         }
     start, end = min(values, default=0), max(values, default=0)
+    if (end - start) // idle.step > _MOST_TIMES:
+        return used
     row = [values.get(time) for time in range(start, end + 1, idle.step)]
     return JobSeries("job_gpu_util", idle.node, "", start, idle.step, row)
 

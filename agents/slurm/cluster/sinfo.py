@@ -115,6 +115,7 @@ NodeList is the node name that jobs use. Several nodes may share a NodeHost.
 _LARGEST_EVENT = 400 * 1024
 """Maximum characters of the nodes in an event: NATS rejects messages above 1 MiB."""
 
+_MOST = 1 << 40
 _GPUS = re.compile(r"gpu(?::[^,:()]+)?:(\d+)", re.ASCII)
 _BACKEND_STATES = {
     "ALLOCATED": "allocated",
@@ -179,14 +180,22 @@ def parse_node_states(
                     )
                 )
                 or ["unknown"],
-                cpus_allocated=int(cpus.partition("/")[0]),
-                memory_allocated=int(memory) if memory.isdecimal() else 0,
-                gpus_allocated=sum(map(int, _GPUS.findall(gres))),
+                cpus_allocated=_count(cpus.partition("/")[0]),
+                memory_allocated=_count(memory) if memory.isdecimal() else 0,
+                gpus_allocated=sum(map(_count, _GPUS.findall(gres))),
                 jobs_running=jobs[host],
             )
         except ValueError:
             complain(f"sinfo: not a line of a node: {line[:80]!r}")
     return list(found.values())
+
+
+def _count(text: str) -> int:
+    """Return a number. Raise ValueError for one that no node has: it would cost the whole event."""
+    number = int(text)
+    if not 0 <= number < _MOST:
+        raise ValueError(text[:40])
+    return number
 
 
 def node_events(node: Node, states: list[NodeState]) -> Iterator[Event]:

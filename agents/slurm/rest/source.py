@@ -230,16 +230,17 @@ class RestSource:
         """Return the nodes by their states, as lines of sinfo: `c1-[8-10]|down+not_responding|`."""
         groups: dict[bytes, list[str]] = {}
         for one in self._client.records("slurm", "nodes"):
-            groups.setdefault(_states(one), []).append(forms.text(one.get("name")).decode())
-        lines: list[bytes] = []
-        for states, names in groups.items():
+            name = forms.text(one.get("name")).decode()
             try:
-                hosts = ",".join(compact(names))
+                compact((name,))
             except UnparsableError as error:
-                self._complain(f"slurmrestd: nodes: {error}")
+                self._complain(f"slurmrestd: a node is skipped: {error}")
                 continue
-            lines.append(b"|".join((hosts.encode(), states, b"")))
-        return b"\n".join(lines)
+            groups.setdefault(_states(one), []).append(name)
+        return b"\n".join(
+            b"|".join((",".join(compact(names)).encode(), states, b""))
+            for states, names in groups.items()
+        )
 
     def node_state_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return the state and use of each node, with the columns of sinfo.STATE_FIELDS."""

@@ -162,7 +162,9 @@ def test_senders_are_told_by_the_server_only_where_that_is_believed() -> None:
     assert nats_sender("s", headers, "", trusts_info=False).identities == frozenset()
     trusted = nats_sender("s", headers, "", trusts_info=True)
     assert trusted.identities == {"account:OPS", "user:ada"}
-    assert nats_sender("s", {"nats-request-info": "x"}, "", trusts_info=True).identities == set()
+    for damaged in ("x", '{"x":' + "[" * 100_000, "\udcff"):
+        sender = nats_sender("s", {"nats-request-info": damaged}, "", trusts_info=True)
+        assert sender.identities == set()
 
 
 class TestSignatures:

@@ -141,6 +141,19 @@ def test_the_only_card_may_be_found_by_its_processes() -> None:
     assert card.idle_at_end == 60.0
 
 
+def test_an_impossible_start_of_a_series_takes_no_memory() -> None:
+    used = series("job_gpu_util", 40.0, 60.0)
+    idle = structs.replace(series("job_gpus_idle", 1.0), start=0, step=1)
+    (card,) = measure(used, idle, gpus=1).nodes[0].cards
+    assert card.utilization == 50.0
+
+
+def test_a_share_of_almost_nothing_tells_no_size_of_a_card() -> None:
+    found = [series("acc_mem_used", 1e9, card=GPU), series("acc_mem_share", 5e-324, card=GPU)]
+    (card,) = measure(*found, cards={"n1": [GPU]}).nodes[0].cards
+    assert (card.memory_peak, card.memory_total) == (1e9, None)
+
+
 def test_an_only_card_that_nothing_tells_of_is_unknown() -> None:
     one = structs.replace(facts(gpus=1), nodes=("n1",))
     (card,) = measure_job(one, [], START + 10_000).nodes[0].cards

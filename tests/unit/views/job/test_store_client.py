@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ccagent.errors import ConfigurationError
+from ccagent.views.job.commands import _make_report
 from ccagent.views.job.store_client import StoreClient, _in_base_unit
 from ccagent.views.settings import ViewSettings
 
@@ -19,3 +21,17 @@ def test_values_are_in_base_units(value: float | None, expected: float | None) -
 def test_the_place_of_a_store_has_no_query() -> None:
     client = StoreClient(ViewSettings(store="https://store/metrics?token=secret"))
     assert client.place == "https://store:443/metrics"
+
+
+def test_an_impossible_number_is_a_sentence_about_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(_client: StoreClient, path: str, body: bytes | None = None) -> bytes:
+        del body
+        if path.startswith("/api/job/"):
+            return b'[{"job":"5","stop":9,"nodes":["n1"]}]'
+        one = f'[{{"from":{"9" * 400},"resolution":60,"data":[1.0,2.0]}}]'
+        return f'{{"results":[{",".join([one] * 50)}]}}'.encode()
+
+    monkeypatch.setattr(StoreClient, "_ask", ask)
+    settings = ViewSettings(store="http://store/metrics")
+    with pytest.raises(ConfigurationError, match="job 5: a number of http://store:80/metrics"):
+        _make_report("5", "", settings, is_local=False)

@@ -170,6 +170,8 @@ def test_the_states_of_nodes_are_an_event(program: Callable[[str], str]) -> None
         "c1|mixed|6/2/0/8|300|gpu:a100:1(IDX:0),gpu:h100:2(IDX:1-2)|",
         "c2|down+not_responding|0/0/8/8|N/A|(null)|",
         "odd",
+        "c3|mixed|99999999999999999999/0/8/8|0||",
+        "c4|mixed|0/0/8/8|0|gpu:99999999999999999999|",
     )
     printed = " ".join(f"'{text}'" for text in lines)
     path = program(f"case \"$*\" in *Node*) printf '%s\\n' {printed};; esac")

@@ -176,6 +176,16 @@ def test_one_odd_record_costs_itself(server: RestServer, caplog: pytest.LogCaptu
     assert caplog.text.count("is skipped") >= 4
 
 
+def test_a_node_without_a_name_costs_no_node_of_the_same_state(server: RestServer) -> None:
+    complaints: list[str] = []
+    settings = JobsSettings(source="slurmrestd", url=server.url)
+    with closing(RestSource(settings, complaints.append)) as source:
+        whole = source.node_lines(NODE)
+        nodes = server.answers["/slurm/v0.0.44/nodes"]["nodes"]
+        nodes += [node | {"name": name} for node in [*nodes] for name in (None, "a b")]
+        assert (source.node_lines(NODE), len(complaints)) == (whole, len(nodes) * 2 // 3)
+
+
 def test_without_the_queue_jobs_of_accounting_are_sent(
     server: RestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
