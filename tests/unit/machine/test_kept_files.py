@@ -150,8 +150,12 @@ def test_a_file_of_many_records_is_read_to_its_end(
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/mounts").write_bytes(b"short\n" + b"long" * 1000)
     real = os.pread
-    # The kernel returns the first record alone if the second has no room in its page.
-    monkeypatch.setattr(os, "pread", lambda *a: real(a[0], 4096 if a[2] else 6, a[2]))
+
+    def read(descriptor: int, _: int, offset: int) -> bytes:
+        # The kernel returns the first record alone if the second has no room in its page.
+        return real(descriptor, 4096 if offset else 6, offset)
+
+    monkeypatch.setattr(os, "pread", read)
     node = Node(root=str(tmp_path))
     kept = KeptFiles(node, short=0)
     for _ in range(2):
