@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -212,9 +213,12 @@ class Sink:
         in_memory = self._queue.path == successor._queue.path
         while True:
             while batch := self._queue.next_batch(in_memory=in_memory):
-                for queued in batch:
-                    successor.put(queued.message)
-                self._queue.remove([queued.number for queued in batch])
+                taken = [*takewhile(lambda queued: successor.put(queued.message), batch)]
+                self._queue.remove([queued.number for queued in taken])
+                if len(taken) < len(batch):  # it is full, and refuses new messages
+                    if successor._closing:
+                        return
+                    time.sleep(_FILE_RETRIED)
             if in_memory or not self._queue.is_blocked():
                 return
             time.sleep(_FILE_RETRIED)  # a command sends older messages

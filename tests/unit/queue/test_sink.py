@@ -229,6 +229,31 @@ def test_a_successor_gets_what_is_queued_and_what_comes_yet(
         assert sorted(other.taken) == [b"1", b"2"]
 
 
+def test_a_full_successor_that_refuses_new_messages_gets_the_backlog_as_it_has_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(sink_module, "_FILE_RETRIED", 0.01)
+    receiver = Receiver()
+    receiver.judge = lambda _: RetryableError("not yet")
+    first, second = (str(tmp_path / name) for name in ("first", "second"))
+    settings = SinkSettings(url="test:")
+    old = Sink("test", settings, receiver, OutboxSettings(directory=first))
+    small = OutboxSettings(directory=second, max_bytes=16_000, when_full="refuse-new")
+    new = Sink("test", settings, receiver, small)
+    sent = [f"{number:03}" + 1000 * "x" for number in range(50)]
+    for text in sent:
+        assert old.put(message(text))
+    old.retire(new)
+    until(lambda: new.counters().refused > 0)
+    receiver.judge = lambda _: None
+    until(lambda: len(receiver.taken) >= len(sent))
+    old.join(5)
+    new.close()
+    new.join(5)
+    assert [body.decode() for body in receiver.taken] == sent
+
+
 def test_what_is_in_memory_moves_to_a_disk_that_works_again_without_another_message(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
