@@ -211,15 +211,11 @@ class Sink:
     def _drain_to(self, successor: Sink) -> None:
         """Move the backlog to another sink, except for messages in files that both use."""
         in_memory = self._queue.path == successor._queue.path
-        while True:
-            while batch := self._queue.next_batch(in_memory=in_memory):
-                taken = [*takewhile(lambda queued: successor.put(queued.message), batch)]
-                self._queue.remove([queued.number for queued in taken])
-                if len(taken) < len(batch):  # it is full, and refuses new messages
-                    if successor._closing:
-                        return
-                    time.sleep(_FILE_RETRIED)
-            if in_memory or not self._queue.is_blocked():
-                return
-            time.sleep(_FILE_RETRIED)  # a command sends older messages
-            self._queue.check()
+        while (batch := self._queue.next_batch(in_memory=in_memory)) or (
+            self._queue.is_blocked() and not in_memory
+        ):
+            taken = [*takewhile(lambda queued: successor.put(queued.message), batch)]
+            self._queue.remove([queued.number for queued in taken])
+            if not taken:  # the other is full and refuses them, or a command sends older ones
+                time.sleep(_FILE_RETRIED)
+                self._queue.check()
