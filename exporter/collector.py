@@ -49,8 +49,9 @@ class Collector(ABC):
         Raise NotHereError if the machine lacks the subject, CcagentError for other failures.
         """
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to close
+    def close(self) -> None:
         """Close open files and processes."""
+        self._kept = None
 
     def warn(self, problem: object) -> None:
         """Log a problem that makes some values missing. Repetitions are rate-limited."""

@@ -164,13 +164,16 @@ class AnswerWorkers:
 
     def _work(self) -> None:
         while (item := self._requests.get()) is not None:
-            number, request, handler = item
-            try:
-                answer = handler.answer(request)
-            except Exception:  # noqa: BLE001 - the thread must survive
-                logger.exception("exporter: an answer failed")
-                answer = text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "unforeseen error")
-            self._hand_back(number, answer, handler)
+            self._answer(*item)
+            del item  # it refers to an exporter, which a reload may end meanwhile
+
+    def _answer(self, number: int, request: Request, handler: RequestHandler) -> None:
+        try:
+            answer = handler.answer(request)
+        except Exception:  # noqa: BLE001 - the thread must survive
+            logger.exception("exporter: an answer failed")
+            answer = text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "unforeseen error")
+        self._hand_back(number, answer, handler)
 
 
 class ExporterServer:

@@ -267,6 +267,7 @@ class ReaderCollector(Collector):
 
     def close(self) -> None:
         """Close the reader."""
+        super().close()
         if self._reader is not None:
             self._reader.close()
 

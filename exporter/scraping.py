@@ -242,14 +242,15 @@ class Scraper:
                 left.append(run)
             if begun is None or now - begun < _SLOW_AFTER:
                 awaited.append(run)
-        self._kept = self._kept or KeptFiles(self._node, short=0)
-        node = self._node.snapshot(self._kept)
+        kept: KeptFiles | None = self._kept or KeptFiles(self._node, short=0)
+        node = self._node.snapshot(kept)
         while left and time.monotonic() < deadline:
             left = self._run(_Round(left, node), deadline)
             if self._rounds is None:  # the thread that continues may be in one of the files
-                node.kept = self._kept = None
-        if self._kept is not None:
-            self._kept.sweep()
+                node.kept = kept = None
+        if kept is not None:
+            kept.sweep()
+        self._kept = None if self._is_closed else kept
         node.parsed = node.kept = None  # collectors may keep the snapshot, or still run
         return awaited
 
@@ -296,6 +297,7 @@ class Scraper:
     def close(self) -> None:
         """Close the collectors and prevent further readings."""
         self._is_closed = True
+        self._kept = None
         self._end_thread()
         for run in self._runs:
             run.close()

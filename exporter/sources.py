@@ -314,13 +314,12 @@ class NodeSources:
 
     def _read_jobs(self, node: Node) -> JobsOnNode:
         """Read the control groups of all jobs. Raise NotHereError if Slurm has created none."""
-        if self._files is None:
-            self._files = KeptFiles(node)
+        files = self._files = self._files or KeptFiles(node)
         try:
-            counters = self._cgroups.read(node, self._files)
-            return self._describe_jobs(node, self._files, counters)
+            counters = self._cgroups.read(node, files)
+            return self._describe_jobs(node, files, counters)
         finally:
-            self._files.sweep()
+            files.sweep()
 
     def _describe_jobs(
         self, node: Node, files: KeptFiles, counters: dict[int, JobCounters]
@@ -407,7 +406,8 @@ class NodeSources:
         return self._allocations.read(node, processes, reading)
 
     def close(self) -> None:
-        """End the processes that have loaded the GPU libraries."""
+        """Close files, and end the processes that have loaded the GPU libraries."""
+        self._files = None
         if self._gpus is not None:
             self._gpus.close()
 

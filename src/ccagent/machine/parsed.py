@@ -69,13 +69,13 @@ class FileErrors:
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        self._missing: NotHereError | None = None
+        self._missing = ""
         self._reported: set[str] = set()
 
     def forget_errors(self) -> None:
         """Start a reading: clear the errors."""
         self.errors = []
-        self._missing = None
+        self._missing = ""
         self._reported = set()
 
     def complain(self, kind: str, error: CcagentError) -> None:
@@ -94,15 +94,16 @@ class FileErrors:
 
     def require(self, found: Sized) -> None:
         """Raise the error of the first missing file if nothing was found and nothing failed."""
-        if self._missing is not None and not found and not self.errors:
-            raise self._missing
+        if self._missing and not found and not self.errors:
+            raise NotHereError(self._missing)
 
     def attempt(self, path: str, call: Callable[[], T]) -> T | None:
         """Return the result of a call that reads a file; None as for `try_parsed`."""
         try:
             return call()
         except NotHereError as error:
-            self._missing = self._missing or error
+            # Not the error: its frames refer to open files.
+            self._missing = self._missing or str(error)
         except VanishedError:
             pass
         except CcagentError as error:

@@ -349,6 +349,26 @@ def test_reloads_refuse_and_cut_no_scrape(exporter: Exporter) -> None:
     assert errors == []
 
 
+def _count_open(exporter: Exporter, path: str) -> int:
+    """Return how many descriptors of the exporter refer to a file."""
+    assert exporter.process is not None
+    count = 0
+    for each in Path(f"/proc/{exporter.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            count += str(each.readlink()) == path
+    return count
+
+
+def test_a_reload_closes_the_files_of_the_exporter_before(exporter: Exporter) -> None:
+    exporter.serve('names = ["node_exporter"]')
+    for number in range(1, 6):
+        assert "node_load1 " in get(exporter.url)
+        assert _count_open(exporter, "/proc/loadavg") > 0
+        exporter.reload(exporter.configured(f'names = ["node_exporter"]\nclients = {30 + number}'))
+        until(lambda: exporter.said().count("configuration read again") == number)  # noqa: B023
+        until(lambda: not _count_open(exporter, "/proc/loadavg"))
+
+
 def test_a_moved_port_answers_before_the_old_one_ends(exporter: Exporter) -> None:
     exporter.serve('names = ["node_exporter"]')
     old, new = exporter.port, free_port()

@@ -5,6 +5,7 @@ The first part has only legitimate clients. The second part adds a hostile one o
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import time
 from collections.abc import Iterator
@@ -60,6 +61,8 @@ def _count_bytes(log: str) -> int:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoakReport]:
+    if IS_NIGHTLY:  # the limit of pytest for one test is below an hour
+        faulthandler.dump_traceback_later(_CALM + _HOSTILE + 600, exit=True)
     with SoakSite(tmp_path_factory.mktemp("soak")) as site:
         calm, hostile = SoakClients(site, "c"), SoakClients(site, "h")
         settled: dict[str, float] = {}
