@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import printable
-from ccagent.machine.cgroup.jobs import ROOT, find_other_path, job_directories
+from ccagent.machine.cgroup.jobs import ROOT, job_directories, parse_cgroup
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
@@ -96,9 +96,9 @@ def _find_other_place(node: Node) -> str:
     """Return a directory of Slurm that a process is in, if its form is of no known release."""
     for name in node.list("proc"):
         with suppress(CcagentError):
-            place = find_other_path(node.read(f"proc/{name}/cgroup")) if name.isdecimal() else ""
-            if place:
-                return dirname(place)
+            path = parse_cgroup(node.read(f"proc/{name}/cgroup")) if name.isdecimal() else None
+            if path is not None and path.is_other:
+                return dirname(path.directory)
     return ""
 
 

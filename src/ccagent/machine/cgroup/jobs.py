@@ -111,7 +111,8 @@ class CgroupPath(NamedTuple):
 
     job: 0 if the name has none. step: as in CgroupMembership. directory: that of the job in
     version 2, empty if it is outside of the reader's cgroup namespace. is_sluid: the name of the
-    directory is a SLUID. machine: instead of a job, the scope of a virtual machine.
+    directory is a SLUID. machine: instead of a job, the scope of a virtual machine. is_other: no
+    known release makes this directory of a job, so its job is unknown.
     """
 
     job: int
@@ -119,6 +120,7 @@ class CgroupPath(NamedTuple):
     directory: str
     is_sluid: bool
     machine: str = ""
+    is_other: bool = False
 
 
 class CgroupMembership(NamedTuple):
@@ -178,8 +180,8 @@ def find_membership(node: Node, content: bytes) -> CgroupMembership:
     path = parse_cgroup(content)
     if path is not None and path.machine:
         return _membership_of_machine(node, path.machine)
-    if path is None and (other := find_other_path(content)):
-        _note_other_path(node, other)
+    if path is not None and path.is_other:
+        _note_other_path(node, path.directory)
         return CgroupMembership(0, "", is_unknown=True)
     if path is None or (path.directory and not _is_roots(node, dirname(path.directory))):
         return NO_MEMBERSHIP
@@ -208,7 +210,7 @@ def parse_cgroup(content: bytes) -> CgroupPath | None:
     """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Other lines are ignored.
 
     The first line with a job is used: later controllers have the same job, or are in `/`. Without
-    a job, the path of a virtual machine is returned.
+    a job, the path of a virtual machine is returned, or one in a form of no known release.
     """
     scope_of_machine: bytes | None = None
     for line in content.splitlines():
@@ -221,15 +223,12 @@ def parse_cgroup(content: bytes) -> CgroupPath | None:
             return CgroupPath(int(job or 0), (step or b"").decode("ascii"), directory, bool(sluid))
         if scope_of_machine is None and (found := _MACHINE.match(path)) is not None:
             scope_of_machine = found[1]
-    if scope_of_machine is None:
+    if scope_of_machine is not None:
+        return CgroupPath(0, "", "", is_sluid=False, machine=os.fsdecode(scope_of_machine))
+    other = _OTHER_PATH.search(content) if b"slurm" in content else None
+    if other is None:
         return None
-    return CgroupPath(0, "", "", is_sluid=False, machine=os.fsdecode(scope_of_machine))
-
-
-def find_other_path(content: bytes) -> str:
-    """Return the directory of a job in /proc/PID/cgroup if no known release makes it, or ""."""
-    found = _OTHER_PATH.search(content) if b"slurm" in content else None
-    return "" if found is None else ROOT + os.fsdecode(found[1])
+    return CgroupPath(0, "", ROOT + os.fsdecode(other[1]), is_sluid=False, is_other=True)
 
 
 def machine_of_scope(name: str) -> str:
@@ -356,7 +355,7 @@ def _note_unknown(node: Node, directory: str) -> None:
 
 
 def _note_other_path(node: Node, directory: str) -> None:
-    """Note a directory of `find_other_path`: by itself if a listing finds it, else its parent."""
+    """Note a directory of no known release: by itself if a listing finds it, else its parent."""
     parent = dirname(directory)
     if parent not in node.unknown_groups:
         _note_unknown(node, directory)
