@@ -36,7 +36,8 @@ def test_damage_costs_only_damaged_rows(
     rows: list[tuple[bytes, bytes, bytes, bytes]], size: int, data: st.DataObject
 ) -> None:
     """A delimiter more or less, a cut row, noise instead of one: the other rows are exact."""
-    output, intact = b"", []
+    output = b""
+    intact: list[list[bytes]] = []
     for number, fields in enumerate(rows):
         row = (b"%d" % number, *fields[1:])
         line = printed(row)
