@@ -42,6 +42,7 @@ plain |= {{
     "UserCPU": "15:00:01", "Priority": "1057", "JobName": "simulate",
 }}
 out = sys.stdout.buffer
+last = [""] if "--parsable" in sys.argv else []
 asked = next((a.partition("=")[2] for a in sys.argv if a.startswith("--jobs=")), "")
 numbers = [int(one) - 1 for one in asked.split(",")] if asked else range(jobs)
 for n in numbers:
@@ -57,7 +58,7 @@ for n in numbers:
         if step:
             row |= {{"Priority": "", "AveCPU": "00:03:00", "AveDiskRead": "12.50M",
                      "AveRSS": "3772K", "MaxRSS": "3772K", "MaxVMSize": "4000K"}}
-        out.write(delimiter.join(row.values()).encode() + b"\\n")
+        out.write(delimiter.join([*row.values(), *last]).encode() + b"\\n")
 """
 
 

@@ -55,6 +55,7 @@ def job(
     from ccagent import log
     from ccagent.errors import ConfigurationError
     from ccagent.views.settings import load_views
+    from ccagent.views.terminal import print_lines
 
     log.configure(0, "error", is_brief=True)
     for one in jobs:
@@ -64,6 +65,7 @@ def job(
     for number, one in enumerate(jobs):
         try:
             report, mounts = _make_report(one, cluster, settings, is_local=is_local)
+            lines = _format(one, report, form, mounts)
         except ConfigurationError as error:
             # Continue with the other jobs. The errors of an unreachable store end the command.
             for problem in error.problems:
@@ -72,7 +74,7 @@ def job(
             continue
         if number and form not in {"json", "js1"}:
             click.echo()
-        _print(report, form, mounts)
+        print_lines(lines)
         if not report.figures.samples:
             status = status or NO_DATA
     sys.exit(status)
@@ -120,17 +122,21 @@ def _make_report(
         raise ConfigurationError(text) from error
 
 
-def _print(report: JobReport, form: str | None, mounts: JobMounts | None) -> None:
-    """Print a report. mounts: of the job, if they are known."""
-    from ccagent.views.job.formats import encode_report, encode_summary, format_report
-    from ccagent.views.terminal import find_style, find_width, print_lines
+def _format(job: str, report: JobReport, form: str | None, mounts: JobMounts | None) -> list[str]:
+    """Return the lines of a report. mounts: of the job, if they are known.
 
-    if form == "json":
-        click.echo(encode_report(report, mounts), nl=False)
-        return
-    if form == "js1":
-        click.echo(encode_summary(report))
-        return
-    style, width = find_style(is_plain=form == "plain"), min(_WIDEST, find_width())
-    text = format_report(report, style, width, mounts)
-    print_lines(text.splitlines())
+    Raise ConfigurationError for an impossible number of the store.
+    """
+    from ccagent.errors import ConfigurationError
+    from ccagent.views.job.formats import encode_report, encode_summary, format_report
+    from ccagent.views.terminal import find_style, find_width
+
+    try:
+        if form == "json":
+            return [encode_report(report, mounts).decode().rstrip("\n")]
+        if form == "js1":
+            return [encode_summary(report)]
+        style, width = find_style(is_plain=form == "plain"), min(_WIDEST, find_width())
+        return format_report(report, style, width, mounts).splitlines()
+    except (OverflowError, ValueError) as error:
+        raise ConfigurationError(f"job {job}: a number is impossible: {error}") from error

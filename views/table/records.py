@@ -48,7 +48,11 @@ def format_records(
         if isinstance(record, Point):
             points.append(record)
             continue
-        lines += [""] * bool(lines) + _format_one(record, width, style)
+        try:
+            found = _format_one(record, width, style)
+        except OverflowError as error:
+            found = [clean(f"{record.label()}: not shown: a number is impossible: {error}")]
+        lines += [""] * bool(lines) + found
     if points:
         lines += [""] * bool(lines) + format_points(points, units, width, style)
     return [line if "\x1b" in line else cut(line, width) for line in lines]
@@ -78,12 +82,12 @@ def _format_one(record: Record, width: int, style: Style) -> list[str]:
 
 def _format_items(array: JsonArray, width: int, style: Style) -> list[str]:
     """Return a table of an array of flat objects, with one column per key."""
-    head = f"{array.kind}: {len(array.items)} records"
+    head = clean(f"{array.kind}: {len(array.items)} records")
     if not array.items:
         return [head]
     names = list(dict.fromkeys(name for item in array.items for name in item))
     columns = [
-        TableColumn(name.upper(), partial(_show_item, name), rank=place, most=24)
+        TableColumn(clean(name).upper(), partial(_show_item, name), rank=place, most=24)
         for place, name in enumerate(names)
     ]
     return [head, "", *format_rows(columns, array.items[:_MOST_ITEMS], width, style)]
@@ -241,7 +245,7 @@ def _describe_node(sample: SampleAttributes) -> str:
     if system.gpus:
         busy = sum(1 for card in system.gpus if card.ce_util)
         parts.append(f"{len(system.gpus)} GPUs, {busy} busy")
-    return "  ".join(parts)
+    return clean("  ".join(parts))
 
 
 def _format_processes(groups: list[_Group], room: int, width: int, style: Style) -> list[str]:
@@ -262,7 +266,8 @@ def _note_errors(sample: SampleAttributes) -> list[str]:
     count = len(sample.errors)
     if not count:
         return []
-    return [f"incomplete: {sample.errors[0].detail}" + (f"; and {count - 1} more" * (count > 1))]
+    more = f"; and {count - 1} more" * (count > 1)
+    return [clean(f"incomplete: {sample.errors[0].detail}{more}")]
 
 
 def _mean(values: list[float]) -> float:
@@ -305,13 +310,17 @@ def format_points(
     for point in points:
         place = place or f"{point.tags.get('hostname', '')} of {point.tags.get('cluster', '')}"
         values = found.setdefault((point.name, _describe_part(point)), [])
-        if math.isfinite(point.value):  # line protocol also omits non-finite values
-            values.append(float(point.value))
+        try:
+            value = float(point.value)
+        except OverflowError:
+            continue
+        if math.isfinite(value):  # line protocol also omits non-finite values
+            values.append(value)
     rows = [_PointRow(name, units.get(name, ""), part, found[name, part])
             for name, part in sorted(found)]  # fmt: skip
     if not rows:
         return ["no values"]
-    return [place, "", *format_rows(_METRICS, rows, width, style)]
+    return [clean(place), "", *format_rows(_METRICS, rows, width, style)]
 
 
 def _describe_part(point: Point) -> str:
@@ -371,14 +380,14 @@ def format_jobs(jobs: JobsAttributes, width: int, style: Style) -> list[str]:
     """Return one line per job. Steps are only counted."""
     own = [job for job in jobs.slurm_jobs if not job.job_step]
     steps = len(jobs.slurm_jobs) - len(own)
-    head = f"{jobs.cluster}  {_show_time(jobs.time)}  {len(own)} jobs, {steps} steps"
+    head = clean(f"{jobs.cluster}  {_show_time(jobs.time)}  {len(own)} jobs, {steps} steps")
     return [head, "", *format_rows(_SLURM_JOBS, own, width, style)] if own else [head]
 
 
 def format_cluster(cluster: ClusterAttributes, width: int, style: Style) -> list[str]:
     """Return the numbers of nodes by state and by partition."""
     return [
-        f"{cluster.cluster}  {_show_time(cluster.time)}",
+        clean(f"{cluster.cluster}  {_show_time(cluster.time)}"),
         "",
         *format_rows(_STATES, cluster.nodes, width, style),
         "",

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 PARTITIONS = "Partition:|,NodeList:|"
-NODES = "NodeList:|,StateComplete:|"
+NODES = "NodeList:|,StateComplete:|,StateLong:|"
+"""Output format of sinfo. Slurm 20.11 does not know StateComplete, complains of it and leaves it
+empty. StateLong has only the first word: `down*`, not `down+not_responding`.
+"""
 
 _STATE = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 _FLAGS = "*~#!%$@^-+"
@@ -65,7 +68,7 @@ def _shorten(ranges: list[str]) -> list[str]:
 
 
 def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[ClusterNodes]:
-    """Parse lines `c1-[8-10]|down+not_responding|` into groups of nodes with equal states.
+    """Parse lines `c1-[8-10]|down+not_responding|down*|` into groups of nodes with equal states.
 
     Raise UnparsableError if no line describes nodes.
     """
@@ -91,14 +94,17 @@ def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[Cluster
 
 
 def _lines(content: bytes, complain: Callable[[str], None]) -> Iterable[tuple[str, str]]:
-    """Yield the two fields of each line. Raise UnparsableError if no line has two fields."""
+    """Yield two fields of each line, the third for an empty second.
+
+    Raise UnparsableError if no line has two fields.
+    """
     is_any_right, odd = False, ""
     for line in readable(content).splitlines():
         first, bar, rest = line.partition("|")
-        second, end, _ = rest.partition("|")
+        second, end, rest = rest.partition("|")
         if bar and end:
             is_any_right = True
-            yield first.strip(), second.strip()
+            yield first.strip(), second.strip() or rest.partition("|")[0].strip()
         elif line.strip():
             odd = line[:80]
             complain(f"sinfo: not two fields: {odd!r}")
@@ -106,7 +112,7 @@ def _lines(content: bytes, complain: Callable[[str], None]) -> Iterable[tuple[st
         raise UnparsableError(f"sinfo: no line has two fields: {odd!r}")
 
 
-STATE_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|"
+STATE_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|,StateLong:|"
 """Output format of sinfo, one line per node and partition.
 
 NodeList is the node name that jobs use. Several nodes may share a NodeHost.
@@ -171,7 +177,8 @@ def parse_node_states(
         fields = [field.strip() for field in line.split("|")]
         try:
             host, states, cpus, memory, gres = fields[:5]
-            words = [word.rstrip("*~#!%$@^-").upper() for word in states.split("+")]
+            states = states or fields[5]  # Slurm 20.11
+            words = [word.rstrip(_FLAGS).upper() for word in states.split("+")]
             found[host] = NodeState(
                 hostname=host,
                 states=list(
@@ -185,7 +192,7 @@ def parse_node_states(
                 gpus_allocated=sum(map(_count, _GPUS.findall(gres))),
                 jobs_running=jobs[host],
             )
-        except ValueError:
+        except (ValueError, IndexError):
             complain(f"sinfo: not a line of a node: {line[:80]!r}")
     return list(found.values())
 

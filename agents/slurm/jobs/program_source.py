@@ -148,16 +148,19 @@ class ProgramSource:
         """
         delimiter = new_delimiter()
         command = sacct.command(self._programs.sacct, delimiter, *selection)
-        is_any_right, odd = False, b""
+        is_any_right, odd = False, ""
         for row in split_rows(self._ask(node, command), delimiter.encode(), COLUMNS):
             if len(row) == COLUMNS:
                 is_any_right = True
                 yield row
             else:
-                odd = b" ".join(row)
-                self._complain(f"sacct: a row is skipped: {len(row)} fields instead of {COLUMNS}")
+                odd = readable(row[0][:80])
+                self._complain(
+                    f"sacct: a row is skipped: expected a job id and {COLUMNS - 1} more fields,"
+                    f" found {odd!r}"
+                )
         if odd and not is_any_right:
-            raise UnparsableError(f"sacct: no row has {COLUMNS} fields: {readable(odd[:80])!r}")
+            raise UnparsableError(f"sacct: no row has {COLUMNS} fields: {odd!r}")
 
     def _sinfo(self, node: Node, fields: str, *options: str) -> bytes:
         """Return `fields` of all partitions, including hidden ones."""

@@ -23,7 +23,7 @@ FIELDS = (
     "UserCPU", "AveDiskRead", "AveDiskWrite", "AveRSS", "MaxRSS", "AveVMSize", "MaxVMSize",
     "Reservation", "JobName",
 )  # fmt: skip
-"""Fields of sacct. The first can't contain a line break; the last may contain anything."""
+"""Fields of sacct. The first two begin with a job id; the last may contain anything."""
 
 RAW_ID = FIELDS.index("JobIDRaw")
 _NOTHING = SacctData()
@@ -49,7 +49,7 @@ _PLAIN = JobId()
 def command(program: str, delimiter: str, *selection: str) -> list[str]:
     """Return the command for the jobs of a selection: of a time window, or of ids."""
     return [
-        program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--duplicates",
+        program, "--allusers", "--noheader", "--parsable", "--noconvert", "--duplicates",
         f"--delimiter={delimiter}", f"--format={','.join(FIELDS)}", *selection,
     ]  # fmt: skip
 

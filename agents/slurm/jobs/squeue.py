@@ -23,14 +23,23 @@ if TYPE_CHECKING:
 
 _FIELDS = ("JobArrayID", "JobID", "State", "SubmitTime", "StartTime", "EndTime", "UserName",
            "Account", "Partition", "TimeLimit", "NumCPUs", "NumNodes", "NodeList", "PriorityLong",
-           "Reservation", "tres-alloc", "OverSubscribe", "Name")  # fmt: skip
-"""Fields of squeue(1) --Format. For a pending job, tres-alloc has the requested resources."""
+           "Reservation", "tres-alloc", "OverSubscribe", "Exclusive", "Name")  # fmt: skip
+"""Fields of squeue(1) --Format. For a pending job, tres-alloc has the requested resources.
 
-COLUMNS = len(_FIELDS) + 1
-"""Columns of a row. The delimiter ends each field, so the last column is empty."""
+Exclusive is of Slurm 26.05; earlier releases complain of it and leave it empty.
+"""
+
+COLUMNS = len(_FIELDS)
+
+_SHARING = {b"NO": b"OK", b"NODE": b"NO"}
+"""Values of Exclusive, and those of OverSubscribe before Slurm 26.05, unless they are equal.
+
+In 26.05 OverSubscribe is NO for any job that does not oversubscribe CPUs.
+"""
 
 _WAITING = frozenset({
     "PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT",
+    "EXPEDITING",
 })  # fmt: skip
 """States in which start and end times are Slurm's expectations."""
 
@@ -100,8 +109,12 @@ def command(program: str, delimiter: str) -> list[str]:
 def parse_row(fields: Sequence[bytes]) -> QueueRow:
     """Return the fields as a row. Raise UnparsableError for a wrong number of fields."""
     if len(fields) != COLUMNS:
-        raise UnparsableError(f"{len(fields)} fields instead of {COLUMNS}")
-    return QueueRow._make(fields[:-1])
+        odd = readable(fields[0][:80])
+        raise UnparsableError(f"expected a job id and {COLUMNS - 1} more fields, found {odd!r}")
+    *others, sharing, exclusive, name = fields
+    if exclusive:
+        sharing = _SHARING.get(exclusive, exclusive)
+    return QueueRow._make((*others, sharing, name))
 
 
 def pack(row: QueueRow) -> bytes:
@@ -111,7 +124,7 @@ def pack(row: QueueRow) -> bytes:
 
 def unpack(packed: bytes) -> QueueRow:
     """Return the row from the result of `pack`."""
-    return QueueRow._make(packed.split(b"\x00", len(_FIELDS) - 1))
+    return QueueRow._make(packed.split(b"\x00", len(QueueRow._fields) - 1))
 
 
 def parse_job(row: QueueRow, *, with_gres_detail: bool = False) -> SlurmJob:

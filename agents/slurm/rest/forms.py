@@ -21,7 +21,7 @@ _INFINITE_VALUES = frozenset({2**32 - 1, 2**64 - 1})
 """INFINITE and INFINITE64 of slurm.h."""
 
 _FLAGS = (
-    "COMPLETING", "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED",
+    "COMPLETING", "STAGE_OUT", "CONFIGURING", "EXPEDITING", "RESIZING", "REQUEUED", "REQUEUE_FED",
     "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING",
 )  # fmt: skip
 """Flags of a job's state, in the order in which Slurm's programs show one of them."""

@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"} | {
-    name: value for name in ("SLURM_CONF",) if (value := os.environ.get(name))
-}
-"""Times are seconds since 1970, independent of time zones."""
+ENVIRONMENT = (
+    {"SLURM_TIME_FORMAT": "%s"}
+    | {f"{program}_LOCAL": "1" for program in ("SACCT", "SCONTROL", "SINFO", "SQUEUE")}
+    | {name: value for name in ("SLURM_CONF",) if (value := os.environ.get(name))}
+)
+"""Times are seconds since 1970, independent of time zones.
+
+With FederationParameters=fed_display in slurm.conf, the programs show the jobs and nodes of all
+clusters of a federation, unless they are told to show only their own.
+"""
 
 
 def run_slurm(node: Node, command: Sequence[str], *, time_limit: float, output_limit: int) -> bytes:

@@ -15,6 +15,7 @@ from ccagent.errors import NotHereError, NotPermittedError, ProgramError
 from ccagent.machine import program
 from ccagent.machine.node import Node
 from ccagent.machine.program import run, stream
+from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +67,13 @@ def test_the_environment_is_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     printed = run(["env"], time_limit=10, output_limit=10_000).decode()
     assert sorted(printed.splitlines()) == ["LC_ALL=C", "PATH=/usr/bin:/bin"]
+
+
+def test_programs_of_slurm_show_only_this_cluster_of_a_federation() -> None:
+    printed = run_slurm(Node(), ["env"], time_limit=10, output_limit=10_000).decode()
+    shown = {line.partition("=")[0] for line in printed.splitlines() if "_LOCAL=" in line}
+    assert shown == {"SACCT_LOCAL", "SCONTROL_LOCAL", "SINFO_LOCAL", "SQUEUE_LOCAL"}
+    assert "SLURM_TIME_FORMAT=%s" in printed
 
 
 def test_without_a_path_the_usual_one_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:

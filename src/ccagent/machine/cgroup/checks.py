@@ -5,12 +5,14 @@ Source: cgroups(7); Documentation/admin-guide/cgroup-v2.rst of Linux.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
+from os.path import dirname
 from typing import TYPE_CHECKING
 
-from ccagent.errors import NotHereError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import printable
-from ccagent.machine.cgroup.jobs import ROOT, job_directories
+from ccagent.machine.cgroup.jobs import ROOT, job_directories, parse_cgroup
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
@@ -65,6 +67,13 @@ def find_job_groups(node: Node) -> CheckResult:
     try:
         found = job_directories(node, _WANTED_V1)
     except NotHereError:
+        if place := _find_other_place(node):
+            return CheckResult(
+                "problem",
+                f"Slurm makes them in /{printable(place)}, where no known release has them:"
+                " what is in them counts for no job",
+                "if slurmd runs in a container, run ccagent in it, or start slurmd on the host",
+            )
         return CheckResult(
             "missing",
             "Slurm has made none on this node",
@@ -81,6 +90,16 @@ def find_job_groups(node: Node) -> CheckResult:
             "CgroupJobIdPaths=yes in cgroup.conf (Slurm 26.05.2)",
         )
     return CheckResult("good", f"Slurm makes them; {jobs} jobs have one now")
+
+
+def _find_other_place(node: Node) -> str:
+    """Return a directory of Slurm that a process is in, if its form is of no known release."""
+    for name in node.list("proc"):
+        with suppress(CcagentError):
+            path = parse_cgroup(node.read(f"proc/{name}/cgroup")) if name.isdecimal() else None
+            if path is not None and path.is_other:
+                return dirname(path.directory)
+    return ""
 
 
 def _assess_controllers(version: str, there: Sequence[str], wanted: Sequence[str]) -> CheckResult:

@@ -60,6 +60,14 @@ _PATH = re.compile(
     .encode()
 )  # fmt: skip
 
+# Slurm's directories where no release has them on a host, such as those of a slurmd in a container,
+# or with other names of jobs. Users have groups of their own in user.slice and below a job.
+_OTHER_PATH = re.compile(
+    rb"^[^:\n]*:[^:\n]*:(?!/user\.slice/)((?:/[^/\n]+)*/(?:(?:[^/\n]+_)?slurmstepd\.scope"
+    rb"|slurm(?:_[^/\n]+)?/uid_[0-9]+)/(?!(?:system|slurmd)$)[^/\n]+)",
+    re.MULTILINE,
+)
+
 # Titles of slurmstepd: [13.batch], [13.0], [13.0+1] for a heterogeneous step, [13.batch stepmgr].
 # Blanks overwrite the rest of the original command line.
 _TITLE = re.compile(
@@ -103,7 +111,8 @@ class CgroupPath(NamedTuple):
 
     job: 0 if the name has none. step: as in CgroupMembership. directory: that of the job in
     version 2, empty if it is outside of the reader's cgroup namespace. is_sluid: the name of the
-    directory is a SLUID. machine: instead of a job, the scope of a virtual machine.
+    directory is a SLUID. machine: instead of a job, the scope of a virtual machine. is_other: no
+    known release makes this directory of a job, so its job is unknown.
     """
 
     job: int
@@ -111,6 +120,7 @@ class CgroupPath(NamedTuple):
     directory: str
     is_sluid: bool
     machine: str = ""
+    is_other: bool = False
 
 
 class CgroupMembership(NamedTuple):
@@ -170,6 +180,9 @@ def find_membership(node: Node, content: bytes) -> CgroupMembership:
     path = parse_cgroup(content)
     if path is not None and path.machine:
         return _membership_of_machine(node, path.machine)
+    if path is not None and path.is_other:
+        _note_other_path(node, path.directory)
+        return CgroupMembership(0, "", is_unknown=True)
     if path is None or (path.directory and not _is_roots(node, dirname(path.directory))):
         return NO_MEMBERSHIP
     job = _find_job(node, path.directory) if path.is_sluid else path.job
@@ -197,7 +210,7 @@ def parse_cgroup(content: bytes) -> CgroupPath | None:
     """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Other lines are ignored.
 
     The first line with a job is used: later controllers have the same job, or are in `/`. Without
-    a job, the path of a virtual machine is returned.
+    a job, the path of a virtual machine is returned, or one in a form of no known release.
     """
     scope_of_machine: bytes | None = None
     for line in content.splitlines():
@@ -210,9 +223,12 @@ def parse_cgroup(content: bytes) -> CgroupPath | None:
             return CgroupPath(int(job or 0), (step or b"").decode("ascii"), directory, bool(sluid))
         if scope_of_machine is None and (found := _MACHINE.match(path)) is not None:
             scope_of_machine = found[1]
-    if scope_of_machine is None:
+    if scope_of_machine is not None:
+        return CgroupPath(0, "", "", is_sluid=False, machine=os.fsdecode(scope_of_machine))
+    other = _OTHER_PATH.search(content) if b"slurm" in content else None
+    if other is None:
         return None
-    return CgroupPath(0, "", "", is_sluid=False, machine=os.fsdecode(scope_of_machine))
+    return CgroupPath(0, "", ROOT + os.fsdecode(other[1]), is_sluid=False, is_other=True)
 
 
 def machine_of_scope(name: str) -> str:
@@ -338,20 +354,35 @@ def _note_unknown(node: Node, directory: str) -> None:
         count_unknown(node)
 
 
+def _note_other_path(node: Node, directory: str) -> None:
+    """Note a directory of no known release: by itself if a listing finds it, else its parent."""
+    parent = dirname(directory)
+    if parent not in node.unknown_groups:
+        _note_unknown(node, directory)
+        if directory in node.unknown_groups:
+            return
+    _report_unknown(node, parent)
+
+
 def _end_listing(node: Node, scope: str, there: set[str], unknown: set[str]) -> None:
     """Forget the removed directories of a scope. Log if one stays unknown, for the first of all."""
     for known, kept in ((node.job_numbers, there), (node.unknown_groups, unknown)):
         for path in [each for each in [*known] if dirname(each) == scope and each not in kept]:
             known.pop(path, None)
-    now = node.clock.monotonic()
     for path in sorted(unknown):
-        since = node.unknown_groups.setdefault(path, now)
-        if now >= since + _REPORTED_AFTER and _LOGGED not in [*node.unknown_groups.values()]:
-            node.unknown_groups[path] = _LOGGED
-            logger.warning(
-                "the Slurm job of /%s is unknown: what is in it is in no job; see ccagent doctor",
-                printable(path),
-            )
+        _report_unknown(node, path)
+
+
+def _report_unknown(node: Node, path: str) -> None:
+    """Log a directory that has been unknown for a while, if no other was logged."""
+    now = node.clock.monotonic()
+    since = node.unknown_groups.setdefault(path, now)
+    if now >= since + _REPORTED_AFTER and _LOGGED not in [*node.unknown_groups.values()]:
+        node.unknown_groups[path] = _LOGGED
+        logger.warning(
+            "the Slurm job of /%s is unknown: what is in it is in no job; see ccagent doctor",
+            printable(path),
+        )
 
 
 def _read_job(node: Node, directory: str) -> int:

@@ -293,6 +293,49 @@ class TestSluids:
         slurm.step(f"{SCOPE}/{SLUID}", 77, 40)
         assert count_unknown(slurm.node) == 0
 
+    @pytest.mark.parametrize(
+        ("place", "job"),
+        [
+            ("/docker.slice/docker-0f.scope/system.slice/slurmstepd.scope", "job_1/step_0"),
+            ("/docker/0f/slurm/uid_1001", "job_1/step_0/task_0"),
+            ("/system.slice/slurmstepd.scope", "job-1/step_0/user/task_0"),
+        ],
+    )
+    def test_a_place_of_no_release_is_logged_once_and_found_by_the_doctor(
+        self, slurm: Slurm, caplog: pytest.LogCaptureFixture, place: str, job: str
+    ) -> None:
+        content = f"0::{place}/{job}\n"
+        slurm.node.process(43, uid=1001, cgroup=content)
+        for _ in range(4):
+            assert find_membership(slurm.node, content.encode()).job == 0
+            slurm.node.still.passed += 6
+
+        (record,) = caplog.records
+        assert f"the Slurm job of /sys/fs/cgroup{place} is unknown" in record.getMessage()
+        assert f"/sys/fs/cgroup{place}, where no known release" in find_job_groups(slurm.node).found
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/system.slice/slurmstepd.scope/system",
+            "/user.slice/user-1.slice/user@1.service/slurmstepd.scope/job_1/step_0",
+            "/user.slice/user-1.slice/session-1.scope",
+            "/system.slice/slurmd.service",
+            "/pbs_jobs.service/jobid/13.server",
+            "/lsf/fox/job.13.1.1",
+            "/htcondor/condor_slot1_1@c1",
+            "/kubepods.slice/kubepods-pod0f.slice/cri-containerd-0f.scope",
+        ],
+    )
+    def test_other_groups_are_not_slurms(
+        self, slurm: Slurm, caplog: pytest.LogCaptureFixture, path: str
+    ) -> None:
+        for _ in range(4):
+            assert find_membership(slurm.node, f"0::{path}\n".encode()) == NO_MEMBERSHIP
+            slurm.node.still.passed += 6
+        assert not caplog.records
+        assert not slurm.node.unknown_groups
+
     def test_a_directory_is_not_unknown_while_slurm_makes_it(
         self, slurm: Slurm, caplog: pytest.LogCaptureFixture
     ) -> None:

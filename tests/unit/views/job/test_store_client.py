@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.views.job.commands import _make_report
+from ccagent.views.job.commands import _format, _make_report
 from ccagent.views.job.store_client import StoreClient, _in_base_unit
 from ccagent.views.settings import ViewSettings
 
@@ -35,3 +35,21 @@ def test_an_impossible_number_is_a_sentence_about_its_job(monkeypatch: pytest.Mo
     settings = ViewSettings(store="http://store/metrics")
     with pytest.raises(ConfigurationError, match="job 5: a number of http://store:80/metrics"):
         _make_report("5", "", settings, is_local=False)
+
+
+@pytest.mark.parametrize("form", [None, "json"])
+def test_an_impossible_number_of_details_is_one_too(
+    monkeypatch: pytest.MonkeyPatch, form: str | None
+) -> None:
+    def ask(_client: StoreClient, path: str, body: bytes | None = None) -> bytes:
+        if path.startswith("/api/job/"):
+            cpus = f'{{"n1":{"9" * 400}}}'
+            return f'[{{"job":"5","stop":99,"nodes":["n1"],"details":{{"cpus":{cpus}}}}}]'.encode()
+        one = '[{"from":9,"resolution":9,"data":[1.0,2.0]}]'
+        return f'{{"results":[{",".join([one] * (body or b"").count(b"metric"))}]}}'.encode()
+
+    monkeypatch.setattr(StoreClient, "_ask", ask)
+    settings = ViewSettings(store="http://store/metrics")
+    report, mounts = _make_report("5", "", settings, is_local=False)
+    with pytest.raises(ConfigurationError, match="job 5: a number is impossible"):
+        _format("5", report, form, mounts)

@@ -11,6 +11,10 @@ from ccagent.records.envelopes import (
     JobsAttributes,
     JobsData,
     JobsEnvelope,
+    SampleAttributes,
+    SampleData,
+    SampleEnvelope,
+    SampleSystem,
     SlurmJob,
     SysinfoAttributes,
     SysinfoData,
@@ -115,6 +119,38 @@ def test_arrays_have_a_column_for_each_key() -> None:
     assert lines(JsonArray(kind="lustre", items=items)) == [
         "lustre: 2 records", "", "JOB READ", "a   1", "b   -",
     ]  # fmt: skip
+
+
+def test_no_text_around_a_table_controls_the_terminal() -> None:
+    odd = "fox\x1b[2J\u202e"
+    sample = SampleAttributes(
+        time=odd, cluster=odd, node=odd, system=SampleSystem(boot=""),
+        errors=[ErrorObject(time="", detail=odd), ErrorObject(time="", detail=odd)],
+    )  # fmt: skip
+    jobs = JobsAttributes(time=odd, cluster=odd, slurm_jobs=[])
+    cluster = ClusterAttributes(time=odd, cluster=odd, slurm=True, partitions=[], nodes=[])
+    records: tuple[Record, ...] = (
+        SampleEnvelope(meta=META, data=SampleData(type="sample", attributes=sample)),
+        JobsEnvelope(meta=META, data=JobsData(type="job", attributes=jobs)),
+        ClusterEnvelope(meta=META, data=ClusterData(type="cluster", attributes=cluster)),
+        JsonArray(kind=odd, items=[{odd: odd}]),
+        Point("cpu_user", NODE | {"hostname": odd, odd: odd}, 1.0, 1.0),
+    )
+    for line in lines(*records):
+        assert line.replace("\N{REPLACEMENT CHARACTER}", "").isprintable(), ascii(line)
+
+
+def test_an_impossible_number_costs_its_record() -> None:
+    size = 10**400
+    attributes = SysinfoAttributes(
+        time="", cluster="fox", node="n1", os_name="", os_release="", architecture="", sockets=1,
+        cores_per_socket=1, threads_per_core=1, memory=size, cpu_model="",
+        numa_nodes=1,
+    )  # fmt: skip
+    bad = SysinfoEnvelope(meta=META, data=SysinfoData(type="sysinfo", attributes=attributes))
+    found = lines(bad, Point("a", NODE, size, 1.0), Point("b", NODE, 2.0, 1.0))
+    assert "not shown: a number is impossible: int too large" in found[0]
+    assert [line.split()[-1] for line in found[-2:]] == ["-", "2"]
 
 
 def test_an_envelope_of_errors_shows_them() -> None:

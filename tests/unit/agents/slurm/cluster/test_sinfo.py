@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,14 @@ def test_recorded_nodes() -> None:
         (["c1-1"], ["MIXED"]),
         (["bigmem1", "c1-2", "gpu-1"], ["IDLE"]),
     ]
+
+
+def test_before_21_08_the_state_is_the_long_one() -> None:
+    """Slurm 20.11 leaves the unknown field StateComplete empty."""
+    (nodes,) = sinfo.parse_nodes(b"c[1-2]||down*|\n", no_complaint)
+    assert nodes.states == ["DOWN"]
+    (state,) = sinfo.parse_node_states(b"c1||1/7/0/8|300|(null)|mixed|\n", Counter(), no_complaint)
+    assert state.states == ["mixed"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ if jobs:
     known = rows if spec["by_id"] is None else spec["by_id"]
     rows = [row for row in known if row[1].partition(".")[0] in jobs[0]]
 for row in rows:
-    out.write(delimiter.join(row).encode("utf-8", "surrogateescape") + b"\\n")
+    out.write(delimiter.join([*row, ""]).encode("utf-8", "surrogateescape") + b"\\n")
 out.flush()
 if spec["fails"]:
     sys.exit(spec["fails"])
@@ -177,9 +177,10 @@ def queued(number: int, name: str = "held", state: str = "PENDING", **fields: st
         "start": "N/A", "end": "1699993600", "user": "bob", "account": "chem",
         "partition": "normal", "time_limit": "1:00:00", "cpus": "1", "node_count": "1",
         "nodes": "", "priority": "0", "reservation": "(null)",
-        "tres": "cpu=1,mem=100M,node=1,billing=1", "sharing": "OK", "name": name,
+        "tres": "cpu=1,mem=100M,node=1,billing=1", "sharing": "OK", "exclusive": "",
+        "name": name,
     } | fields  # fmt: skip
-    return [*plain.values(), ""]
+    return [*plain.values()]
 
 
 def test_the_first_run_sends_all_and_the_next_what_changed(slurm: Slurm) -> None:
@@ -556,10 +557,10 @@ def test_a_name_alters_no_other_job(slurm: Slurm) -> None:
 def test_a_bad_row_costs_only_itself_and_is_said(
     slurm: Slurm, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slurm.sacct.prints(job(1), job("odd"), job(3))
+    slurm.sacct.prints(job(1), job("odd"), job(3), job(4)[1:], job(5))
     with caplog.at_level(logging.ERROR, "ccagent"):
-        assert slurm.sent(slurm.agent()) == [(1, "COMPLETED"), (3, "COMPLETED")]
-    assert "a row is skipped: 'odd' is not a job id" in caplog.text
+        assert [number for number, _ in slurm.sent(slurm.agent())] == [1, 3, 5]
+    assert "a row is skipped: expected a job id and 32 more fields, found 'odd odd " in caplog.text
 
 
 def test_without_slurm_there_is_a_sentence(slurm: Slurm) -> None:

@@ -168,12 +168,21 @@ def test_a_start_has_all_that_the_backend_wants(slurm: Slurm, backend: Backend) 
 
 
 @pytest.mark.parametrize(
-    ("sharing", "expected"),
-    [("NO", "none"), ("USER", "single_user"), ("OK", "multi_user"), ("YES", "multi_user")],
-)
-def test_who_shares_the_nodes(slurm: Slurm, backend: Backend, sharing: str, expected: str) -> None:
+    ("sharing", "exclusive", "expected"),
+    [
+        ("NO", "", "none"), ("USER", "", "single_user"), ("OK", "", "multi_user"),
+        ("YES", "", "multi_user"),
+        # Slurm 26.05: two fields of squeue
+        ("NO", "NODE", "none"), ("NO", "USER", "single_user"), ("NO", "NO", "multi_user"),
+        ("OK", "NO", "multi_user"), ("NO", "MCS", "multi_user"),
+    ],
+)  # fmt: skip
+def test_who_shares_the_nodes(
+    slurm: Slurm, backend: Backend, sharing: str, exclusive: str, expected: str
+) -> None:
     slurm.sacct.prints(job(2, "RUNNING", **RAN))
-    slurm.squeue.prints(queued(2, state="RUNNING", start="1699999000", sharing=sharing))
+    row = queued(2, state="RUNNING", start="1699999000", sharing=sharing, exclusive=exclusive)
+    slurm.squeue.prints(row)
     assert started(slurm, backend)["shared"] == expected
 
 
