@@ -12,10 +12,11 @@ parses the same arrays with json is measured for comparison of machines. Only th
 writes the metadata of the series.
 
 Partitions: the cost of records of new and of known series, in store and database, with 3 and with
-91 partitions, beside a binary COPY of the same rows into a table without and with the indexes. The
-sums of quarters of an hour are computed apart, after 3 observations of each series; with one each
-2 minutes a quarter has 7. `--captures tests/data/lustre/captures` multiplies the records that the
-agent makes of recorded text.
+91 partitions, beside a binary COPY of the same rows into a table without and with the indexes: COPY
+and observations alternate, and the medians are compared. The sums of quarters of an hour are
+computed apart, after 6 observations of each series; with one each 2 minutes a quarter has 7.
+`--captures tests/data/lustre/captures` multiplies the records that the agent makes of recorded
+text.
 
 Queries: SQL fills a table with rows of some days, 720 observations of each series. Then queries are
 sent to the running store over HTTP. The median of many is printed.
@@ -64,6 +65,8 @@ SERVERS, ENTRIES, ARRAY = 8, 10_000, 1000
 EVERY = 120
 OBSERVATIONS = 720
 QUESTIONS = 25
+_KNOWN = 5
+"""Observations of known series, of which medians are printed."""
 
 _FILL_METADATA = """
 INSERT INTO metadata (
@@ -186,11 +189,12 @@ def measure_storing(observations: int) -> None:
 
 
 def measure_partitions(*, is_timescale: bool, captured: Sequence[dict[str, Any]]) -> None:
-    """Print the cost of storing beside COPY, with few and with many partitions."""
-    spent: dict[int, float] = {}
-    print(
-        "partitions  observation  store us  database us  COPY us  both / COPY  indexed us  both /"
-    )
+    """Print the cost of storing beside COPY, with few and with many partitions.
+
+    A COPY before and one after each observation of known series, so that they share its conditions.
+    """
+    few = 0.0
+    print("partitions  observation  store us  database us  COPY us")
     records = SERVERS * ENTRIES
     for partitions in (3, 91):
         with (
@@ -198,30 +202,42 @@ def measure_partitions(*, is_timescale: bool, captured: Sequence[dict[str, Any]]
             tempfile.TemporaryDirectory() as directory,
         ):
             url, times = make_partitions(server, partitions, is_timescale=is_timescale)
+            known: list[tuple[float, ...]] = []
             with RunningJobstatsStore(Path(directory), "--database", url) as store:
-                own = database = copied = 0.0
-                for observation in range(1, 4):
+                for observation in range(1, _KNOWN + 2):
                     arrays = list(bodies(observation, captured))
+                    first = copy_rows(url, server) if observation > 1 else 0.0
                     own, database = store.cpu_seconds(), cpu_of(server)
                     for body in arrays:
                         expect(store.ask("POST", "/lustre", body))
                     own, database = store.cpu_seconds() - own, cpu_of(server) - database
-                    copied = copy_rows(url, server)
-                    indexed = copy_rows(url, server, "INCLUDING INDEXES")
                     own, database = own / records * 1e6, database / records * 1e6
+                    copied = copy_rows(url, server)
                     print(
                         f"{partitions:10} {observation:12} {own:9.1f} {database:12.1f} "
-                        f"{copied:8.1f} {(own + database) / copied:12.1f} "
-                        f"{indexed:11.1f} {(own + database) / indexed:7.1f}",
+                        f"{first:8.1f} {copied:.1f}",
                         flush=True,
                     )
-                    spent.setdefault(observation, database)
-                    if partitions == 91:
-                        print(f"database, 91 to 3 partitions: {database / spent[observation]:.2f}")
+                    if observation > 1:
+                        indexed = copy_rows(url, server, "INCLUDING INDEXES")
+                        known.append((own, database, first, copied, indexed))
                 sums = cpu_of(server)
                 sum_all(url, times, datetime.now(UTC) + 2 * QUARTER)
-                sums = (cpu_of(server) - sums) / (3 * records) * 1e6
-                print(f"sums: {sums:.1f} us, all / COPY {(own + database + sums) / copied:.1f}")
+                sums = (cpu_of(server) - sums) / ((_KNOWN + 1) * records) * 1e6
+            own, database, _, _, indexed = map(statistics.median, zip(*known, strict=True))
+            copied = statistics.median(each for one in known for each in one[2:4])
+            whole = own + database
+            few = few or database
+            print(
+                f"{partitions} partitions, medians of known series: store {own:.1f} us, database "
+                f"{database:.1f} ({database / few:.2f} times that with 3), COPY {copied:.1f}, with "
+                f"indexes {indexed:.1f}, sums {sums:.1f}\n"
+                f"store and database / COPY: {whole / copied:.1f}, of each observation "
+                f"{', '.join(f'{2 * (a + b) / (c + d):.1f}' for a, b, c, d, _ in known)}; / COPY "
+                f"with indexes {whole / indexed:.1f}; with sums / COPY "
+                f"{(whole + sums) / copied:.1f}",
+                flush=True,
+            )
 
 
 def make_partitions(

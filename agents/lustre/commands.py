@@ -80,6 +80,11 @@ def _make_check(configure: Callable[..., Configuration]) -> click.Command:
         settings = configuration.agents[LustreAgent.name]
         if not isinstance(settings, LustreSettings):
             raise ConfigurationError(f"{configuration.place}: agents.lustre: another agent's")
+        if settings.input:
+            raise ConfigurationError(
+                f"{configuration.place}: agents.lustre.input: a dump has no setup to check: "
+                "`check` reads this machine; omit the key, or add --set input="
+            )
         found = findings(
             read_setup(Node(), settings.lctl, settings.target_time_limit.seconds),
             every=settings.every.seconds if settings.every is not None else None,

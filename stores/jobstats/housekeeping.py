@@ -33,7 +33,7 @@ WHERE first_seen < %s
     AND NOT EXISTS (SELECT FROM mdt_last o WHERE o.time_series_id = m.time_series_id)
 """
 _REMOVE_LAST = """
-DELETE FROM {table}_last l WHERE (seen).timestamp < %s
+DELETE FROM {table}_last l WHERE timestamp < %s
     AND NOT EXISTS (
         SELECT FROM {table} o WHERE o.time_series_id = l.time_series_id AND o.server = l.server
     )

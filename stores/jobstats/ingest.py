@@ -37,8 +37,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TO_2000 = 946_684_800_000_000
 """Microseconds from 1970 to PostgreSQL's epoch."""
-_AROUND = 2 * 86_400_000_000
-"""Microseconds around disordered rows whose rows may be corrected."""
+_AROUND = timedelta(days=2)
+"""Time around disordered rows whose rows may be corrected."""
 _MOST_REFUSED = 1000
 """Maximum number of refused records in a response."""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
@@ -348,7 +348,8 @@ def _insert(
         if not any(late):
             return stored, 0
     if is_timescale:
-        allow_late_rows(connection, kind, min(row.moment for row in rows) + _TO_2000 - _AROUND)
+        first = _EPOCH + (min(row.moment for row in rows) + _TO_2000) * _MICROSECOND
+        allow_late_rows(connection, kind, first - _AROUND)
     disordered: tuple[list[Any], list[Any]] = late[2] or [], late[3] or []
     changed = 0
     for statement in (statements.store_late, statements.store_disordered):

@@ -20,13 +20,18 @@ from ccagent.stores.jobstats.late_sql import (
     CHANGED,
     CHOSEN,
     CORRECT,
+    DISORDER,
+    DISORDERED,
     FRESH_LATE,
     KNOWN_LAST,
+    NOT_DISORDERED,
     ORDER_BY_START,
 )
 from ccagent.stores.jobstats.operations import COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ccagent.stores.jobstats.operations import TargetKind
 
 COMMON = (
@@ -39,27 +44,27 @@ _UNSIGNED = "CASE WHEN s.{0} < 0 THEN s.{0} + 18446744073709551616 ELSE s.{0} EN
 """Counters are copied as their 64 bits in a signed integer, the fastest format."""
 _RAW = ("snapshot_time", "start_time", "reset", "clock_step", "others")
 _SEEN = ("timestamp", "snapshot_time", "start_time", "clock_step", "others")
-"""The first fields of the type KIND_observation. The counters follow."""
+"""The first fields of the type KIND_observation, and of a last observation. Counters follow."""
 
 _SAME_START = (
-    "{0}.start_time BETWEEN ({1}).start_time - INTERVAL '1 second' "
-    "AND ({1}).start_time + INTERVAL '1 second'"
+    "{0}.start_time BETWEEN {1}start_time - INTERVAL '1 second' "
+    "AND {1}start_time + INTERVAL '1 second'"
 )
 """Lustre 2.15.0 prints times since boot. Converted times differ slightly after a sender's restart.
 """
 _STEADY = "{0}.timestamp - coalesce({0}.clock_step, 0) * INTERVAL '1 second'"
-_STEADY_SEEN = "({0}).timestamp - coalesce(({0}).clock_step, 0) * INTERVAL '1 second'"
+_STEADY_SEEN = "{0}timestamp - coalesce({0}clock_step, 0) * INTERVAL '1 second'"
 """The time without the steps of the server's clock that the sender has noticed."""
 
 _MET = """
 met AS {once}(
-    SELECT s.*, l.seen, l.before, l.is_disordered, l.place_of_last
+    SELECT s.*, {last_names}, l.before, l.is_disordered, l.place_of_last
     FROM staged s
     LEFT JOIN LATERAL (
-        SELECT seen, before, is_disordered, ctid AS place_of_last FROM {table}_last l
+        SELECT {last}, before, is_disordered, ctid AS place_of_last FROM {table}_last l
         WHERE l.time_series_id = s.time_series_id AND l.server = s.server LIMIT 1
     ) l ON true
-    WHERE (l.seen).timestamp IS DISTINCT FROM s.timestamp
+    WHERE {last_timestamp} IS DISTINCT FROM s.timestamp
 ),
 """
 """Rows that are not the last observation already, with this."""
@@ -105,7 +110,7 @@ _NOT_BEHIND = """NOT EXISTS (
 _SINGLE = """
     SELECT
         {columns}, {observation} AS seen, true AS is_fresh, false AS is_later, 2 AS place,
-        s.seen AS p, s.before AS q, true AS is_last{place}
+        {previous}, s.before AS q, true AS is_last{place}
     FROM met s{chosen}"""
 """Series with one row in the array. Its last observations are found already."""
 
@@ -123,6 +128,7 @@ _CHAINED = """
     FROM {ordered}
     WINDOW w AS (PARTITION BY time_series_id, server ORDER BY {order})"""
 
+_NUMBERED = "SELECT *, {fields} FROM ({rows}\n    ) n"
 _STORE = """
 WITH staged AS (
     SELECT time_series_id, server, reset, clock_step, others, timestamp, snapshot_time,
@@ -130,18 +136,16 @@ WITH staged AS (
     FROM {stage} s{chosen}
 ),
 {fresh}
-numbered AS ({chained}{single}
+numbered AS ({numbered}
 ),
 linked AS (
     SELECT
         *,
-        -- Reading a field of a row costs more than comparing it.
-        {fields},
         coalesce({same_start}, false) AS has_same_start,
         -- What stands before the zeros of an entry that one reading skipped, so that it is the
         -- same one, or of a killed sender that has forgotten it: then these zeros don't count.
         coalesce(
-            (p).timestamp IS NOT NULL AND (p).snapshot_time IS NULL
+            p_timestamp IS NOT NULL AND p_snapshot_time IS NULL
             AND (reset = 'absent'
                 OR reset IS NULL AND (q).timestamp > timestamp - INTERVAL '1 day')
             AND (
@@ -149,7 +153,7 @@ linked AS (
                 OR start_time IS NULL AND (q).start_time IS NULL AND (
                     snapshot_time = (q).snapshot_time
                     OR snapshot_time > (q).snapshot_time
-                    AND snapshot_time <= (p).timestamp - INTERVAL '1 second'
+                    AND snapshot_time <= p_timestamp - INTERVAL '1 second'
                 )
             )
             AND {not_less_q},
@@ -162,24 +166,25 @@ linked AS (
 {disordered}computed AS MATERIALIZED (
     SELECT
         {key}, is_fresh, is_last{is_left_over}, {raw}, {names},
-        CASE WHEN has_skipped THEN (q).timestamp ELSE (p).timestamp END AS time_before,
-        CASE WHEN has_skipped THEN (q).others ELSE (p).others END AS others_before,
+        CASE WHEN has_skipped THEN (q).timestamp ELSE p_timestamp END AS time_before,
+        CASE WHEN has_skipped THEN (q).others ELSE p_others END AS others_before,
         {before},
-        (p).timestamp IS NULL AS is_first,
+        p_timestamp IS NULL AS is_first,
         NOT has_skipped AND coalesce(
             -- A sender that was killed says again what is known already: nothing counts twice.
             reset = 'start_time' AND NOT has_same_start
-            OR reset = 'absent' AND (p).snapshot_time IS NULL
+            OR reset = 'absent' AND p_snapshot_time IS NULL
             OR reset = 'decreased' AND NOT coalesce(
-                snapshot_time = (p).snapshot_time AND {same_counters}, false
+                snapshot_time = p_snapshot_time AND {same_counters}, false
             )
             -- It may also be that the record with the reset was lost.
-            OR start_time > (p).snapshot_time
-                AND start_time > (p).start_time + INTERVAL '1 second'
-            OR (p).timestamp IS NULL AND %(counts_first)s,
+            OR start_time > p_snapshot_time
+                AND start_time > p_start_time + INTERVAL '1 second'
+            OR p_timestamp IS NULL AND %(counts_first)s,
             false
         ) AS counts_anew,
-        CASE WHEN snapshot_time IS NULL THEN p END AS seen_before
+        CASE WHEN snapshot_time IS NULL AND p_timestamp IS NOT NULL THEN {previous} END
+            AS seen_before
     FROM linked c{not_disordered}
 ),
 grown AS {once}(
@@ -201,14 +206,14 @@ inserted AS (
     RETURNING 1
 ),
 {renewed}last_ones AS (
-    INSERT INTO {table}_last AS l (time_series_id, server, seen, before, is_disordered)
-    SELECT time_series_id, server, {observation}, seen_before, {is_disordered}
+    INSERT INTO {table}_last AS l (time_series_id, server, {seen}, before, is_disordered)
+    SELECT time_series_id, server, {seen}, seen_before, {is_disordered}
     FROM {ordered} c
     WHERE is_last{is_known_last}
     ON CONFLICT (time_series_id, server) DO UPDATE
-    SET seen = excluded.seen, before = excluded.before,
+    SET {seen_excluded}, before = excluded.before,
         is_disordered = l.is_disordered OR excluded.is_disordered
-            OR (l.seen).timestamp > (excluded.seen).timestamp
+            OR l.timestamp > excluded.timestamp
     RETURNING 1
 ),
 unsummed AS (
@@ -263,18 +268,8 @@ A function would cost more than all the rest of the statement, because each call
 So does `jsonb_each`, which returns a table.
 """
 
-_DISORDERED = """disordered AS MATERIALIZED (
-    SELECT DISTINCT time_series_id, server FROM linked c
-    WHERE {}
-),
-"""
-_NOT_DISORDERED = """
-    WHERE NOT EXISTS (
-        SELECT FROM disordered d
-        WHERE d.time_series_id = c.time_series_id AND d.server = c.server
-    )"""
 _RENEWED = """renewed AS (
-    UPDATE {table}_last l SET seen = {observation}, before = seen_before
+    UPDATE {table}_last l SET {seen_new}, before = seen_before
     FROM {ordered} c WHERE l.ctid = c.place_of_last
     RETURNING 1
 ),
@@ -288,10 +283,6 @@ _LEFT_OVER = "SELECT time_series_id, server, true AS is_disordered FROM "
 _BEHIND = """SELECT time_series_id, server, is_disordered FROM behind
     UNION ALL
     """
-_DISORDER = """({same_start_p} AND NOT ({not_less_p})
-            OR NOT has_same_start AND (clock_step IS NOT NULL OR (p).clock_step IS NOT NULL)
-                AND {steady} < {steady_p})
-        AND (reset IS NULL OR reset = 'snapshot_gap') AND NOT has_skipped"""
 
 
 class TableStatements(NamedTuple):
@@ -356,6 +347,7 @@ def _fill(
     around: time before and after the new rows of a series whose rows are all read.
     """
     names = COLUMNS[kind]
+    seen = (*_SEEN, *names)
     columns = ", ".join((*_KEY, *_RAW, *names))
     is_late = bool(chosen)
 
@@ -378,34 +370,41 @@ def _fill(
     )
     has_chain = fresh != _MET
     chosen_single = f"\n    WHERE {_NOT_BEHIND}{_NOT_MULTIPLE}" if has_chain else ""
-    single = _SINGLE.replace("{chosen}", chosen_single)
     steady = _STEADY.format("c")
     words = {
         "table": kind,
         "columns": columns,
-        "observation": f"ROW({', '.join((*_SEEN, *names))})::{kind}_observation",
+        "observation": _make_row(kind, seen),
         "around": f"INTERVAL '{around}'",
         "nothing": "g.time_series_id, g.server, NULL::timestamptz, NULL::timestamptz, "
         "NULL::timestamptz, NULL::text, NULL::float8, NULL::jsonb, "
         + ", ".join("NULL::numeric" for _ in names),
-        "same_start_last": _SAME_START.format("s", "seen"),
+        "same_start_last": _SAME_START.format("s", "(seen)."),
         "not_less_last": compare("s.", ">=", "seen"),
         "more_last": f"({compare('s.', '>', 'seen', ' OR ')})",
         "steady": _STEADY.format("s"),
-        "steady_last": _STEADY_SEEN.format("seen"),
+        "steady_last": _STEADY_SEEN.format("(seen)."),
         "not_behind": _NOT_BEHIND,
     }
     is_alone = not has_chain
     words |= {
         "once": "" if is_alone else "MATERIALIZED ",
+        "chosen": chosen_single,
+        "seen_new": ", ".join(f"{name} = c.{name}" for name in seen),
+        **_name_last(kind, seen, is_alone=is_alone),
         "place": ", s.place_of_last" if is_alone else "",
         "ordered": "(SELECT * FROM computed WHERE NOT is_left_over)" if is_alone else "computed",
     }
-    disorder = _DISORDER.format(
+    numbered = "" if is_late else _SINGLE.format(**words)
+    if has_chain:
+        union = "    UNION ALL" if numbered else ""
+        fields = ", ".join(f"(p).{name} AS p_{name}" for name in seen)
+        numbered = _NUMBERED.format(fields=fields, rows=f"{chained}{union}{numbered}")
+    disorder = DISORDER.format(
         same_start_p="has_same_start",
         not_less_p=" AND ".join(f"{name} >= p_{name}" for name in names),
         steady=steady,
-        steady_p=_STEADY_SEEN.format("p"),
+        steady_p=_STEADY_SEEN.format("p_"),
     )
     return _STORE.format(
         stage=f"{kind}_stage",
@@ -413,21 +412,21 @@ def _fill(
         chosen=chosen,
         unsigned=", ".join(_UNSIGNED.format(name) for name in names),
         fresh=fresh.format(**words, met=_MET.format(**words)),
-        chained=chained if has_chain else "",
-        fields=", ".join(f"(p).{name} AS p_{name}" for name in names),
-        single="" if is_late else "    UNION ALL" * has_chain + single.format(**words),
-        same_start=_SAME_START.format("c", "p"),
-        same_start_q=_SAME_START.format("c", "q"),
+        numbered=numbered,
+        previous=_make_row(kind, [f"p_{name}" for name in seen]),
+        same_start=_SAME_START.format("c", "p_"),
+        same_start_q=_SAME_START.format("c", "(q)."),
         not_less_q=compare("", ">=", "q"),
         same_counters=" AND ".join(f"{name} = p_{name}" for name in names),
-        disordered="" if is_alone else _DISORDERED.format("false" if is_disordered else disorder),
-        observation=words["observation"],
+        disordered="" if is_alone else DISORDERED.format("false" if is_disordered else disorder),
+        seen=", ".join(seen),
+        seen_excluded=", ".join(f"{name} = excluded.{name}" for name in seen),
         before=",\n        ".join(map(find_before, names)),
         is_left_over=", place_of_last,\n        "
-        f"coalesce(timestamp < (p).timestamp OR {disorder}, false) AS is_left_over"
+        f"coalesce(timestamp < p_timestamp OR {disorder}, false) AS is_left_over"
         if is_alone
         else "",
-        not_disordered="" if is_alone else _NOT_DISORDERED,
+        not_disordered="" if is_alone else NOT_DISORDERED,
         ordered=words["ordered"],
         renewed=_RENEWED.format(**words) if is_alone else "",
         count=_ALL_ONES if is_alone else "(SELECT count(*) FROM inserted)",
@@ -452,6 +451,27 @@ def _fill(
         if is_late
         else "NULL, NULL, NULL, NULL",
     )
+
+
+def _make_row(kind: TargetKind, names: Iterable[str]) -> str:
+    return f"ROW({', '.join(names)})::{kind}_observation"
+
+
+def _name_last(kind: TargetKind, seen: Iterable[str], *, is_alone: bool) -> dict[str, str]:
+    """Return how to read a last observation: as columns, or as a row, for chains."""
+    if not is_alone:
+        return {
+            "last": f"{_make_row(kind, seen)} AS seen",
+            "last_names": "l.seen",
+            "last_timestamp": "(l.seen).timestamp",
+            "previous": "s.seen AS p",
+        }
+    return {
+        "last": ", ".join(f"{name} AS p_{name}" for name in seen),
+        "last_names": ", ".join(f"l.p_{name}" for name in seen),
+        "last_timestamp": "l.p_timestamp",
+        "previous": ", ".join(f"s.p_{name}" for name in seen),
+    }
 
 
 STATEMENTS: dict[TargetKind, TableStatements] = {

@@ -51,7 +51,7 @@ KNOWN_LAST = """
                 AND NOT EXISTS (
                     SELECT FROM chain k
                     WHERE k.time_series_id = c.time_series_id AND k.server = c.server
-                        AND k.timestamp = (l.seen).timestamp
+                        AND k.timestamp = l.timestamp
                 )
         )"""
 BY_START = """(
@@ -87,3 +87,17 @@ WHERE o.time_series_id = c.time_series_id AND o.timestamp = c.timestamp AND o.se
     AND (o.since, o.others_delta, {old_deltas})
         IS DISTINCT FROM (c.since, c.others_delta, {new_deltas})
 """
+DISORDERED = """disordered AS MATERIALIZED (
+    SELECT DISTINCT time_series_id, server FROM linked c
+    WHERE {}
+),
+"""
+NOT_DISORDERED = """
+    WHERE NOT EXISTS (
+        SELECT FROM disordered d
+        WHERE d.time_series_id = c.time_series_id AND d.server = c.server
+    )"""
+DISORDER = """({same_start_p} AND NOT ({not_less_p})
+            OR NOT has_same_start AND (clock_step IS NOT NULL OR p_clock_step IS NOT NULL)
+                AND {steady} < {steady_p})
+        AND (reset IS NULL OR reset = 'snapshot_gap') AND NOT has_skipped"""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from ccagent.errors import ConfigurationError
 from ccagent.stores.migrating import MigrationSet
 
 if TYPE_CHECKING:
@@ -14,18 +16,31 @@ if TYPE_CHECKING:
     from ccagent.stores.migrating import Migration
 
 MIGRATIONS = MigrationSet("ccagent.stores.jobstats.migrations", "migrations", 0x6A6F6273746174)
+_OLDEST_TIMESCALE = [2, 11]
+"""The first one with UPDATE, and INSERT with a unique index, in compressed chunks."""
 
 
 def has_timescale(connection: Connection[Any]) -> bool:
     """Return whether the database has TimescaleDB with compression and continuous aggregates.
 
-    Its Apache edition lacks both, and counts as no TimescaleDB.
+    Its Apache edition lacks both, and counts as no TimescaleDB. Raise ConfigurationError if it is
+    too old.
     """
     query = (
-        "SELECT current_setting('timescaledb.license', true) FROM pg_extension "
+        "SELECT current_setting('timescaledb.license', true), extversion FROM pg_extension "
         "WHERE extname = 'timescaledb'"
     )
-    return connection.execute(query).fetchone() == ("timescale",)
+    license_name, version = connection.execute(query).fetchone() or ("", "")
+    if license_name != "timescale":
+        return False
+    parts = re.findall(r"\d+", version)
+    if [int(part) for part in parts] < _OLDEST_TIMESCALE:
+        raise ConfigurationError(
+            f"database: TimescaleDB {version} stores no late rows in compressed chunks: "
+            f"{'.'.join(map(str, _OLDEST_TIMESCALE))} or later is required: ALTER EXTENSION "
+            "timescaledb UPDATE"
+        )
+    return True
 
 
 def pending_migrations(connection: Connection[Any]) -> list[Migration]:

@@ -25,6 +25,10 @@ FROM pg_inherits i
 JOIN pg_class c ON c.oid = i.inhrelid
 WHERE i.inhparent = to_regclass(%s)
 """
+_WITHOUT_STATISTICS = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attstattarget = 0
+"""
 
 
 class TimePartitions:
@@ -114,11 +118,18 @@ def _fit(
 
 
 def _create(connection: Connection[Any], table: str, start: datetime, end: datetime) -> None:
-    """Create and attach a partition. ATTACH does not wait for queries of the table."""
+    """Create and attach a partition. ATTACH does not wait for queries of the table.
+
+    LIKE does not copy which columns have no statistics.
+    """
     name = sql.Identifier(f"{table}_{start:%Y%m%d_%H%M}")
     connection.execute(
         sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(name, sql.Identifier(table))
     )
+    found = connection.execute(_WITHOUT_STATISTICS, [table]).fetchall()
+    change = sql.SQL("ALTER {} SET STATISTICS 0")
+    changes = sql.SQL(", ").join(change.format(sql.Identifier(column)) for (column,) in found)
+    connection.execute(sql.SQL("ALTER TABLE {} {}").format(name, changes))
     connection.execute(
         sql.SQL("ALTER TABLE {} ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
             sql.Identifier(table), name, sql.Literal(start), sql.Literal(end)

@@ -332,7 +332,7 @@ def _check_operation(connection: Connection[Any], name: str) -> None:
     if name in known:
         return
     for kind in KINDS:
-        query = sql.SQL("SELECT FROM {} WHERE (seen).others ? {} LIMIT 1")
+        query = sql.SQL("SELECT FROM {} WHERE others ? {} LIMIT 1")
         if connection.execute(query.format(sql.Identifier(f"{kind}_last"), name)).rowcount:
             return
     near = difflib.get_close_matches(name, known, 1)
@@ -344,8 +344,8 @@ def _find_note(connection: Connection[Any], *, has_rows: bool, needs_jobs: bool)
     """Return why a result is empty, or lacks what only Slurm knows; else an empty text."""
     if not has_rows:
         latest = connection.execute(
-            "SELECT greatest((SELECT max((seen).timestamp) FROM ost_last), "
-            "(SELECT max((seen).timestamp) FROM mdt_last))"
+            "SELECT greatest((SELECT max(timestamp) FROM ost_last), "
+            "(SELECT max(timestamp) FROM mdt_last))"
         ).fetchone()
         if latest is None or latest[0] is None:
             return "the store has no observations"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import COLUMNS, KINDS
+from ccagent.stores.jobstats.operations import COLUMNS, KINDS, sums_table
+from ccagent.stores.jobstats.timescale import allow_late_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,8 +49,14 @@ is large.
 
 _MISSING = """
 SELECT quarter
-FROM generate_series(%(last)s::timestamptz, %(first)s::timestamptz, INTERVAL '-15 minutes')
-    AS all_of_them (quarter)
+FROM generate_series(
+    %(last)s::timestamptz,
+    least(%(first)s::timestamptz, (
+        -- Since then each quarter has had sums, which a late row may have invalidated.
+        SELECT greatest(timestamp, %(oldest)s) FROM summed_times ORDER BY timestamp LIMIT 1
+    )),
+    INTERVAL '-15 minutes'
+) AS all_of_them (quarter)
 WHERE NOT EXISTS (SELECT FROM summed_times s WHERE s.timestamp = quarter)
 """
 _EMPTY = """
@@ -261,8 +268,9 @@ def _find_quarters(
 ) -> list[datetime]:
     """Return the ends of quarters without sums, newest first."""
     last = _quarter_end(now - _SETTLED) - QUARTER
-    first = last - min(_BACK, retention - 3 * QUARTER)
-    found = connection.execute(_MISSING, {"last": last, "first": first})
+    oldest = last - (retention - 3 * QUARTER)
+    values = {"last": last, "first": max(last - _BACK, oldest), "oldest": oldest}
+    found = connection.execute(_MISSING, values)
     return [end.astimezone(UTC) for (end,) in found]
 
 
@@ -311,8 +319,12 @@ def _sum_one(
     """Compute the sums of a time from those of its parts. Return 0 if a part became invalid."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_STORING])
-        if partitions is not None and not part.table:
-            partitions.ensure(connection, [end])
+        if not part.table:
+            if partitions is not None:
+                partitions.ensure(connection, [end])
+            else:
+                for kind in KINDS:
+                    allow_late_rows(connection, sums_table(kind), end)
         _write_sums(connection, part.table, whole.table, end, whole.length)
         valid = sql.Identifier(whole.valid)
         if not part.table:

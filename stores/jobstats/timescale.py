@@ -5,7 +5,6 @@ The store itself applies the retention of observations, with and without Timesca
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
@@ -13,9 +12,10 @@ from psycopg import sql
 from ccagent.stores.jobstats.operations import KINDS, sums_table
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from psycopg import Connection
 
-    from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.settings import SeriesTableSettings
 
 _TABLES = (*KINDS, *map(sums_table, KINDS))
@@ -91,10 +91,10 @@ def lock_compressed_chunks(connection: Connection[Any]) -> None:
     connection.execute(_LOCK_LATE)
 
 
-def allow_late_rows(connection: Connection[Any], kind: TargetKind, first: int) -> None:
+def allow_late_rows(connection: Connection[Any], table: str, first: datetime) -> None:
     """Prepare a transaction for rows that may belong to compressed chunks.
 
-    first: the earliest row's microseconds since 1970. The chunks are locked as for writing before
+    first: the earliest row's time. The chunks are locked as for writing before
     the transaction reads them: with a weaker lock first, a concurrent compression of a chunk and
     this transaction would wait for each other.
     """
@@ -103,8 +103,7 @@ def allow_late_rows(connection: Connection[Any], kind: TargetKind, first: int) -
     connection.execute(
         "SELECT set_config('timescaledb.max_tuples_decompressed_per_dml_transaction', '0', true)"
     )
-    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=first)
-    chunks = connection.execute(_LATER_CHUNKS, [kind, moment]).fetchall()
+    chunks = connection.execute(_LATER_CHUNKS, [table, first]).fetchall()
     if chunks:
         names = sql.SQL(", ").join(sql.Identifier(*chunk) for chunk in chunks)
         connection.execute(

@@ -157,7 +157,7 @@ def test_status_and_retention_work_beside_the_running_store(
     place = ("--data", str(data), "--listen", f"127.0.0.1:{filled.port}")
     status = ccagent("store", "jobstats", "status", *place)
     assert status.returncode == 0, status.stderr
-    assert "schema        13" in status.stdout
+    assert "schema        14" in status.stdout
     assert "series        5" in status.stdout
     assert ccagent("store", "jobstats", "migrate", *place).stdout == "the schema is up to date\n"
     retention = ccagent("store", "jobstats", "retention", *place)

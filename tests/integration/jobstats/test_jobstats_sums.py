@@ -58,10 +58,10 @@ def observe(minutes: float, job: int, value: int, target: str) -> dict[str, Any]
     )  # fmt: skip
 
 
-def sum_quarters(database: str) -> int:
+def sum_quarters(database: str, now: datetime = NOW) -> int:
     with psycopg.connect(database, autocommit=True) as connection:
         partitions = None if has_timescale(connection) else TimePartitions(86400)
-        return sum_up(connection, partitions, NOW, RETENTION, monotonic=lambda: 0.0)
+        return sum_up(connection, partitions, now, RETENTION, monotonic=lambda: 0.0)
 
 
 def plain_sums(database: str, begins: datetime, ends: datetime) -> dict[str, dict[str, int]]:
@@ -145,6 +145,35 @@ def test_hours_and_days_are_read_from_their_sums(service: JobstatsService, datab
     for job, sums in everything.items():
         assert 0.5 * sums["punch"] < summed[job]["punch"] < sums["punch"]
         assert summed[job]["migrate"] == sums["migrate"]
+
+
+@EITHER_ENGINE
+def test_an_old_quarter_with_a_late_row_is_summed_again(
+    service: JobstatsService, database: str
+) -> None:
+    """But old quarters that never had sums are not: those of a new store's database."""
+    days = 10 * 1440
+    older, *array = (observe(days + n, 7, 1000 - n, "fs-OST0000") for n in (14 * 1440, 40, 20, 0))
+    late = observe(days + 30, 7, 970, "fs-OST0000")
+    service.store_array(json.dumps([older, *array]).encode(), None)
+    sum_quarters(database, NOW - timedelta(days=9))
+    with psycopg.connect(database, autocommit=True) as connection:
+        if has_timescale(connection):
+            connection.execute("SELECT compress_chunk(c) FROM show_chunks('ost_sums') c")
+        query = "SELECT count(*), min(timestamp) FROM summed_times"
+        before = connection.execute(query).fetchone()
+        assert service.store_array(json.dumps([late]).encode(), None).stored == 1
+        assert connection.execute(query).fetchone() != before
+        assert before is not None
+        assert sum_quarters(database, NOW - timedelta(days=1)) > 1
+        found = connection.execute(
+            "SELECT count(*), min(timestamp) FROM summed_times WHERE timestamp <= %s",
+            [NOW - timedelta(days=9)],
+        )
+        assert found.fetchone() == before
+    ends = NOW - timedelta(days=9)
+    begins = ends - timedelta(days=2)
+    assert top(service, begins, ends) == plain_sums(database, begins, ends)
 
 
 @EITHER_ENGINE

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import Any
 
-from ccagent.stores.jobstats.migrating import MIGRATIONS, fill_migration
+import pytest
+
+from ccagent.errors import ConfigurationError
+from ccagent.stores.jobstats.migrating import MIGRATIONS, fill_migration, has_timescale
 from ccagent.stores.jobstats.operations import COLUMNS, KINDS
 from ccagent.stores.jobstats.settings import SeriesTableSettings
 
@@ -59,3 +63,29 @@ def test_sums_have_a_column_for_each_delta() -> None:
         assert match is not None
         columns = re.findall(r"^    (\w+) numeric NOT NULL", match[1], re.MULTILINE)
         assert columns == [f"{name}_delta" for name in COLUMNS[kind]]
+
+
+class Extensions:
+    """A connection to a database that has an extension."""
+
+    def __init__(self, *found: str) -> None:
+        self.found = found
+
+    def execute(self, _query: str) -> Extensions:
+        return self
+
+    def fetchone(self) -> tuple[str, ...] | None:
+        return self.found or None
+
+
+def with_extension(*found: str) -> Any:
+    return Extensions(*found)
+
+
+def test_timescaledb_counts_from_the_first_release_that_stores_late_rows() -> None:
+    assert not has_timescale(with_extension())
+    assert not has_timescale(with_extension("apache", "2.27.2"))
+    assert has_timescale(with_extension("timescale", "2.11.0"))
+    assert has_timescale(with_extension("timescale", "3.0.0-dev"))
+    with pytest.raises(ConfigurationError, match="TimescaleDB 2.10.3 stores no late rows"):
+        has_timescale(with_extension("timescale", "2.10.3"))

@@ -280,6 +280,12 @@ def test_the_command_takes_keys_of_the_agent(lctl: Callable[[str], str]) -> None
     assert any("every 240 s is not less than half of job_cleanup_interval" in text for text in said)
 
 
+def test_the_command_checks_no_dump() -> None:
+    result = CliRunner().invoke(make_agent_command("lustre"), ["check", "--set", "input=dump.txt"])
+    assert result.exit_code != 0
+    assert "agents.lustre.input: a dump has no setup to check" in str(result.exception)
+
+
 def test_files_that_are_not_what_they_seem(tmp_path: Path) -> None:
     node = write(
         tmp_path,
