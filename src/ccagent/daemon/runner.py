@@ -15,7 +15,6 @@ from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.own_memory import read_resident
 from ccagent.records.encoding import Profile, encode_each
-from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SampleEnvelope, SysinfoEnvelope
 from ccagent.records.json_encoding import Envelope, KVPair
 
 if TYPE_CHECKING:
@@ -33,16 +32,8 @@ def note_failures(records: Iterable[Record], failures: list[str]) -> Iterator[Re
     An agent whose source is down sends such an envelope and raises nothing.
     """
     for record in records:
-        match record:
-            case (
-                ClusterEnvelope(data=None, errors=errors)
-                | JobsEnvelope(data=None, errors=errors)
-                | SampleEnvelope(data=None, errors=errors)
-                | SysinfoEnvelope(data=None, errors=errors)
-            ):
-                failures += [error.detail for error in errors]
-            case _:
-                pass
+        if isinstance(record, Envelope) and record.data is None:
+            failures += [error.detail for error in record.errors]
         yield record
 
 
@@ -211,9 +202,10 @@ class Runner:
             with self.agent.counters.count_sample(self._node.clock.monotonic) as failures:
                 if self._hand_on(note_failures(self.agent.sample(self._node), failures)):
                     self.agent.commit_sample()
-            self._unsettled = self._in_use if self._remembers else []
             self._settle_pause = _FIRST_SETTLE_PAUSE
-            self._settle()
+            if self._remembers:
+                self._unsettled = self._in_use
+                self._settle()
         except CcagentError as error:
             logger.error("agent %s: %s", self.agent.name, error)
         except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
