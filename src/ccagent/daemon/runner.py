@@ -5,6 +5,7 @@ Ticks are multiples of the agent's cadence since 1970-01-01T00:00:00Z.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -263,21 +264,14 @@ class Schedule:
 
     def __init__(self, every: float, now: float) -> None:
         self.every = every
-        self._last = now
-        self.next = self._after(now)
+        self._last = self.next = math.inf
+        self.is_due(now)  # sets both, as after a clock that was set back
 
     def is_due(self, now: float) -> bool:
         """Return whether a tick is due at `now` (seconds since 1970); if so, advance."""
-        if now < self._last - self.every:
-            # The clock was set back. The old next tick could be years away.
+        is_due = now >= self.next
+        # After the clock was set back, the old next tick could be years away.
+        if is_due or now < self._last - self.every:
             self._last = now
-            self.next = self._after(now)
-            return False
-        if now < self.next:
-            return False
-        self._last = max(self.next, now)
-        self.next = self._after(self._last)
-        return True
-
-    def _after(self, moment: float) -> float:
-        return (moment // self.every + 1) * self.every
+            self.next = (now // self.every + 1) * self.every
+        return is_due

@@ -71,7 +71,7 @@ def test_a_broken_loadavg_is_unparsable(text: bytes) -> None:
 def test_disks_have_all_their_values_and_unused_ones_are_left_out(tmp_path: Path) -> None:
     node = TreeNode(tmp_path)
     node.write(
-        "proc/diskstats",
+        "diskstats",
         " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n",
     )
 
