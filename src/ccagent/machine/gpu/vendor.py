@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from ccagent.errors import ConfigurationError
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 from ccagent.registry import load_gpu_vendor
 
@@ -169,6 +170,15 @@ def gpu_vendor_class(name: str) -> type[GpuVendor]:
 def vendor_directories(vendor: str) -> tuple[str, ...]:
     """Return the directories of a vendor. Raise ConfigurationError for an unknown one."""
     return DIRECTORIES.get(vendor) or gpu_vendor_class(vendor).directories
+
+
+def check_vendor_names(key: str, vendors: Iterable[str]) -> None:
+    """Raise ValueError with the key of a configuration that names an unknown vendor."""
+    for vendor in vendors:
+        try:
+            vendor_directories(vendor)
+        except ConfigurationError as error:
+            raise ValueError(f"{key}: {error}") from error
 
 
 def find_cards(node: Node, places: Iterable[str]) -> list[str]:
