@@ -8,8 +8,7 @@ from msgspec import Meta
 
 from ccagent.agents.base import AgentSettings
 from ccagent.config.duration import Duration
-from ccagent.errors import ConfigurationError
-from ccagent.machine.gpu.vendor import vendor_directories
+from ccagent.machine.gpu.vendor import check_vendor_names
 
 if TYPE_CHECKING:
     from ccagent.machine.gpu.gpus import Gpus
@@ -30,11 +29,7 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
     ] = Duration("10s")
 
     def __post_init__(self) -> None:
-        for vendor in self.gpu_vendors:
-            try:
-                vendor_directories(vendor)
-            except ConfigurationError as error:
-                raise ValueError(f"gpu-vendors: {error}") from error
+        check_vendor_names("gpu-vendors", self.gpu_vendors)
 
     def make_gpus(self, node: Node) -> Gpus:
         """Return the libraries of these vendors. The import is needed only where cards are."""

@@ -49,7 +49,7 @@ class Transport(ABC):
     """Maximum body in bytes that the receiver accepts; None until it is known."""
 
     answer: str = ""
-    """The receiver's answer to the last accepted message, as a phrase."""
+    """In a one-shot command the receiver's answer to the last accepted message, as a phrase."""
 
     def __init__(self, settings: SinkSettings) -> None:  # noqa: B027 - optional
         """Check the settings without connecting. Raise ConfigurationError if they are invalid."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, structs
@@ -183,7 +184,7 @@ class SampleAgent(Agent[SampleSettings]):
 
     def prepare(self, node: Node) -> float:
         """Read CPU times; a sample 100 ms later then has utilisation."""
-        self._open_source(node).begin()
+        (self._source or self._open_source(node)).begin()
         self._read_accounts(node, [])
         gpus = self._cards(node)
         if gpus is not None:
@@ -199,11 +200,14 @@ class SampleAgent(Agent[SampleSettings]):
             gpus.ask(
                 "read", _ACTIVITY if self.settings.gpu_activity and "line" in self.wanted else ()
             )
-        source = self._open_source(node)
+        source = self._source or self._open_source(node)
         processes = source.read()
         errors = list(source.errors)
         boot, system = read_system(node, errors)
-        self._note_blindness(errors, is_blind=not (processes or system.cpus or system.used_memory))
+        self.is_blind = not (processes or system.cpus or system.used_memory)
+        if self.is_blind:
+            errors.append("can't read anything below /proc: is it mounted?")
+            logger.error("agent sample: %s", "; ".join(errors[-3:]))
         reading = gpus.reading(errors) if gpus is not None else None
         if reading is not None:
             system = structs.replace(system, gpus=reading.cards)
@@ -213,7 +217,7 @@ class SampleAgent(Agent[SampleSettings]):
             allocations = self._read_allocations(node, processes, reading)
         counters, values = self._read_accounts(node, errors)
         pss = self._read_pss(node, processes, errors) if self.settings.job_pss else {}
-        wanted = self._choose_records()
+        wanted = self._wanted_records
         # Records in which the memory of jobs is that of their control groups.
         which = self.settings.job_memory
         scaled = [each for each in wanted if which == "cgroup" or (which == "auto" and each)]
@@ -223,13 +227,12 @@ class SampleAgent(Agent[SampleSettings]):
             text = f"and {len(errors) - _ERRORS_SENT} more errors"
             sent_errors.append(make_error(node, text))
         epoch = self._epoch(boot)
-        samples: list[tuple[bool, SampleAttributes]] = []
+        samples: list[SampleAttributes] = []
         for as_streams in wanted:
             records = self._records.get(as_streams) or self._make_records(as_streams=as_streams)
             jobs = records.make(node, processes, epoch, on_cards, counts_ended=source.counts_ended)
             if reading is not None and "allocated-gpus" in self.settings.extras:
                 records.add_allocated(node, jobs, allocations, reading.cards)
-            records.end_sample()
             attributes = SampleAttributes(
                 time=timestamp(now),
                 cluster=node.cluster,
@@ -238,16 +241,15 @@ class SampleAgent(Agent[SampleSettings]):
                 jobs=self._with_accounts(jobs, counters, pss),
                 errors=sent_errors,
             )
-            samples.append((as_streams, attributes))
-        for as_streams, attributes in samples:
+            samples.append(attributes)
             scale = memory if as_streams in scaled else {}
-            yield self._envelope(attributes, scale, as_streams=as_streams, is_only=not samples[1:])
+            yield self._envelope(attributes, scale, as_streams=as_streams, is_only=not wanted[1:])
         if "line" in self.wanted:
-            yield from self._points(samples[0][1], now, counters, values, pss)
+            yield from self._points(samples[0], now, counters, values, pss)
             if reading is not None and reading.cards:
                 from ccagent.agents.sonar.points import gpu_points
 
-                yield from gpu_points(samples[0][1], now, allocations, reading)
+                yield from gpu_points(samples[0], now, allocations, reading)
 
     def _points(
         self,
@@ -290,7 +292,8 @@ class SampleAgent(Agent[SampleSettings]):
         data = SampleData(type="sample", attributes=attributes)
         return kind(meta=self.metadata(), data=data)
 
-    def _choose_records(self) -> tuple[bool, ...]:
+    @cached_property
+    def _wanted_records(self) -> tuple[bool, ...]:
         """Return which records the sinks get: of processes (False), of streams (True), or both."""
         if self.settings.preset:
             return (True,)
@@ -352,25 +355,17 @@ class SampleAgent(Agent[SampleSettings]):
             "rollup": str(settings.rollup).lower(),
         }
 
-    def _note_blindness(self, errors: list[str], *, is_blind: bool) -> None:
-        self.is_blind = is_blind
-        if is_blind:
-            errors.append("can't read anything below /proc: is it mounted?")
-            logger.error("agent sample: %s", "; ".join(errors[-3:]))
-
     def _open_source(self, node: Node) -> ProcessSource:
-        """Open the process source at its first use."""
-        if self._source is None:
-            self._node = node
-            settings = self.settings
-            selection = ProcessSelection(
-                system_jobs=not settings.exclude_system_jobs,
-                users=tuple(settings.exclude_users),
-                commands=tuple(settings.exclude_commands),
-                cpu_time=settings.min_cpu_time.seconds,
-                storage_io=settings.process_io == "storage",
-            )
-            self._source = open_source(settings.source, node, selection)
+        self._node = node
+        settings = self.settings
+        selection = ProcessSelection(
+            system_jobs=not settings.exclude_system_jobs,
+            users=tuple(settings.exclude_users),
+            commands=tuple(settings.exclude_commands),
+            cpu_time=settings.min_cpu_time.seconds,
+            storage_io=settings.process_io == "storage",
+        )
+        self._source = open_source(settings.source, node, selection)
         return self._source
 
     def _cards(self, node: Node) -> Gpus | None:

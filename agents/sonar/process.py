@@ -75,7 +75,7 @@ class OwnerGroup(NamedTuple):
     uid: int
 
 
-class ProcessEntry:
+class ProcessEntry(msgspec.Struct, eq=False):
     """One process, and the values derived from its files.
 
     status: /proc/PID/stat at `read_at` (monotonic seconds).
@@ -84,29 +84,24 @@ class ProcessEntry:
     descent: the Slurm job found through ancestors, even if they have ended since; 0 for none.
     """
 
-    __slots__ = (
-        "attribute_at", "contained_as", "descent", "in_container", "job", "name", "process",
-        "read_at", "status", "uid", "wanted",
-    )  # fmt: skip
-
-    def __init__(self, name: str, status: ProcessStat) -> None:
-        self.name = name
-        self.status = status
-        self.read_at = 0.0
-        self.attribute_at = 0
-        self.uid = 0
-        self.job = 0
-        self.descent = 0
-        self.in_container = False
-        self.contained_as: bytes | None = None
-        self.wanted = True
-        self.process: Process | None = None
+    name: str
+    status: ProcessStat
+    read_at: float = 0.0
+    attribute_at: int = 0
+    uid: int = 0
+    job: int = 0
+    descent: int = 0
+    in_container: bool = False
+    contained_as: bytes | None = None
+    wanted: bool = True
+    process: Process | None = None
 
 
 def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: Node) -> Process:
     """Return the process of an attributed entry. used: percent of one core."""
     stat = entry.status
     ticks, page = node.clock_ticks, node.page_size
+    read, written, cancelled = (-(-size // 1024) for size in io)  # rounded up
     return Process(
         pid=int(entry.name),
         ppid=stat.ppid,
@@ -122,9 +117,9 @@ def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: 
         resident_memory=memory.private * page // 1024,
         virtual_memory=memory.data * page // 1024,
         num_threads=max(0, stat.num_threads - 1),
-        data_read=kilobytes(io.read),
-        data_written=kilobytes(io.written),
-        data_cancelled=kilobytes(io.cancelled),
+        data_read=read,
+        data_written=written,
+        data_cancelled=cancelled,
     )
 
 
@@ -153,19 +148,14 @@ class ProcessSource(ABC):
     """A reader of all processes that the selection admits.
 
     name: the source in the configuration. counts_ended: the last reading included the CPU time of
-    ended processes.
+    ended processes. errors: of the last reading, one sentence each.
     """
 
     name: str
     counts_ended: bool = False
 
     def __init__(self) -> None:
-        self._errors = ProcessErrors()
-
-    @property
-    def errors(self) -> list[str]:
-        """Return the errors of the last reading, one sentence each."""
-        return self._errors.errors
+        self.errors = ProcessErrors()
 
     @abstractmethod
     def begin(self) -> None:
@@ -196,11 +186,6 @@ def first_utilization(node: Node, start: float, own_ticks: int, seconds: float) 
         return NO_FLOAT
     age = node.clock.uptime() - start
     return utilization(own_ticks, max(seconds, age), node.clock_ticks)
-
-
-def kilobytes(size: int) -> int:
-    """Return bytes as KB, rounded up."""
-    return -(-size // 1024)
 
 
 class ProcessSelection:
@@ -236,21 +221,17 @@ class ProcessSelection:
         return not (self._users and node.user(uid) in self._users)
 
 
-class ProcessErrors:
-    """Collects errors; `errors` are those of the current reading, for the envelope."""
+class ProcessErrors(list[str]):
+    """The errors of one reading, for the envelope. The source clears them before the next."""
 
     def __init__(self) -> None:
-        self.errors: list[str] = []
+        super().__init__()
         self._logged: set[str] = set()
-
-    def begin_reading(self) -> None:
-        """Forget the errors of the previous reading."""
-        self.errors = []
 
     def add(self, path: str, error: Exception) -> None:
         """Add an error, prefixed by the path unless it already is."""
-        text = str(error)
-        self.errors.append(text if text.startswith(path) else f"{path}: {text}")
+        text = (isinstance(error, OSError) and error.strerror) or str(error)
+        self.append(text if text.startswith(path) else f"{path}: {text}")
 
     def log_once(self, key: str, text: str, node: Node | None = None, *needed: str) -> None:
         """Log a missing permission once, because it does not change between samples.

@@ -15,7 +15,7 @@ from ccagent.exporter.collector import Collector, list_names, read_number, read_
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.log import logger
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.process_files import parse_stat
+from ccagent.machine.procfs.process_files import parse_stat, parse_statm
 from ccagent.machine.procfs.system import parse_file_nr, parse_kernel_stat
 
 if TYPE_CHECKING:
@@ -323,12 +323,11 @@ def read_process(node: Node) -> Iterator[FamilyRows]:
             ("virtual_memory_max_bytes", resource.RLIMIT_AS), ("max_fds", resource.RLIMIT_NOFILE)
         )
     }  # fmt: skip
-    pages = map(unsigned, node.read_single("proc/self/statm").split()[:2])
-    virtual, resident = (number * node.page_size for number in pages)
+    memory = parse_statm(node.read_single("proc/self/statm"))
     values = {
         "cpu_seconds_total": time.process_time(),
-        "resident_memory_bytes": resident,
-        "virtual_memory_bytes": virtual,
+        "resident_memory_bytes": memory.resident * node.page_size,
+        "virtual_memory_bytes": memory.size * node.page_size,
         # Linux before 6.2 has no size of this directory.
         "open_fds": os.stat("/proc/self/fd").st_size or len(node.list("proc/self/fd")),
         "start_time_seconds": boot + stat.starttime / node.clock_ticks,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.agents.lustre.jobstats.source import JobstatsSource, run_until_failure
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.log import printable
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.program_checks import require_program
 
@@ -94,13 +95,6 @@ def _value(text: str) -> str:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1].strip()
     return printable(text[:_LONGEST_VALUE])
-
-
-def printable(text: str) -> str:
-    """Return a text for a terminal, with unprintable characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _from_files(node: Node) -> Setup:

@@ -16,8 +16,8 @@ from ccagent.agents.metrics.readers.base import (
     ScopeType,
 )
 from ccagent.config.duration import Duration
-from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.machine.gpu.vendor import Detail, is_any_present, parse_address, vendor_directories
+from ccagent.errors import NotHereError
+from ccagent.machine.gpu.vendor import Detail, check_vendor_names, is_any_present, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -317,11 +317,7 @@ class AcceleratorsSettings(ReaderSettings, frozen=True, kw_only=True):
     ] = Duration("5s")
 
     def __post_init__(self) -> None:
-        for vendor in self.vendors:
-            try:
-                vendor_directories(vendor)
-            except ConfigurationError as error:
-                raise ValueError(f"vendors: {error}") from error
+        check_vendor_names("vendors", self.vendors)
 
 
 class AcceleratorsReader(Reader[AcceleratorsSettings]):

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
+from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.jobs import (
-    NO_MEMBERSHIP,
     CgroupMembership,
     Step,
     find_membership,
@@ -21,7 +20,7 @@ from ccagent.machine.procfs.process_files import KERNEL_THREAD, STEP_DAEMON, com
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ccagent.agents.sonar.process import ProcessEntry, ProcessErrors, ProcessSelection
+    from ccagent.agents.sonar.process import ProcessEntry, ProcessSelection
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.process_files import ProcessStat
 
@@ -148,16 +147,11 @@ class ProcessAttribution:
     """Attributes processes to jobs and containers. entries: all known processes, by pid."""
 
     def __init__(
-        self,
-        node: Node,
-        selection: ProcessSelection,
-        entries: Mapping[str, ProcessEntry],
-        errors: ProcessErrors,
+        self, node: Node, selection: ProcessSelection, entries: Mapping[str, ProcessEntry]
     ) -> None:
         self._node = node
         self._selection = selection
         self._entries = entries
-        self._errors = errors
         self._memberships: dict[bytes, CgroupMembership] = {}
         self._containers = Containers(node)
         self._ancestry: Ancestry | None = None
@@ -171,33 +165,6 @@ class ProcessAttribution:
         """Enable attribution by ancestors: Slurm has job steps on this node."""
         if self._ancestry is None:
             self._ancestry = Ancestry(self._node, self._descent)
-
-    def attribute(self, entry: ProcessEntry, reading: int) -> None:
-        """Look up owner, job and container. Raise VanishedError if the process has ended."""
-        was_attributed = entry.attribute_at > 0
-        # Staggered by pid: the processes of one job are not all due at once.
-        entry.attribute_at = reading + EVERY - (reading + int(entry.name)) % EVERY
-        if was_attributed and entry.status.state == ZOMBIE:
-            return
-        path = f"proc/{entry.name}"
-        membership: CgroupMembership | None = None
-        try:
-            entry.uid = self._node.owner(path)
-            membership = self.read(entry)
-        except NotHereError:
-            try:
-                self._node.owner(path)
-            except CcagentError as error:
-                raise VanishedError(path) from error
-            membership = NO_MEMBERSHIP  # a kernel without control groups
-        except VanishedError:
-            raise
-        except NotPermittedError as error:
-            membership = NO_MEMBERSHIP
-            self._errors.log_once("cgroup", f"jobs of some processes are unknown: {error}")
-        except CcagentError as error:
-            self._errors.errors.append(str(error))
-        self.apply(entry, membership)
 
     def read(self, entry: ProcessEntry) -> CgroupMembership:
         """Read cgroup and namespaces of a process. Raise the errors of Node.read for the cgroup."""

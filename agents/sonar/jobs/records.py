@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from ccagent.agents.sonar.process import UNKNOWN_USER, Process, make_record
 from ccagent.errors import NotHereError, VanishedError
@@ -34,32 +34,24 @@ GroupKey = tuple[int, int, int]
 COMMAND = "_unknown_"
 
 
-class _KnownProcess:
-    """A process and its record at the last sample.
-
-    idle: the process has used neither CPU time nor cards; its average is unchanged.
-    group: the records of this job and user at this sample.
-    """
-
-    __slots__ = ("average", "group", "idle", "process", "record")
-
-    def __init__(
-        self, process: Process, average: float, record: SampleProcess, group: _RecordGroup
-    ) -> None:
-        self.process = process
-        self.average = average
-        self.record = record
-        self.group = group
-        self.idle = not process.cpu_seconds and not record.gpus
-
-
-class _RecordGroup:
+class _RecordGroup(Struct, eq=False):
     """The records of one job and user at this sample."""
 
-    __slots__ = ("records",)
+    records: list[SampleProcess] = []
 
-    def __init__(self) -> None:
-        self.records: list[SampleProcess] = []
+
+class _KnownProcess(Struct, frozen=True, eq=False):
+    """A process and its record at the last sample.
+
+    group: the records of this job and user at this sample. idle: the process has used neither CPU
+    time nor cards; its average is unchanged.
+    """
+
+    process: Process
+    average: float
+    record: SampleProcess
+    group: _RecordGroup
+    idle: bool
 
 
 class JobRecords:
@@ -98,12 +90,13 @@ class JobRecords:
 
         on_cards: use of GPUs, by pid. counts_ended: `processes` includes ended processes.
         """
+        if self._synthetic is not None:
+            self._synthetic.end_sample()
         if self._streams is not None:
             processes = self._streams.continue_streams(processes)
-            if counts_ended != self._counts_ended:
-                self._known, self._counts_ended = {}, counts_ended
-        if epoch != self._epoch:
-            self._known, self._groups, self._epoch = {}, {}, epoch
+        if (epoch, counts_ended) != (self._epoch, self._counts_ended):
+            self._known, self._groups = {}, {}
+            self._epoch, self._counts_ended = epoch, counts_ended
         uptime = node.clock.uptime()
         before = self._known
         known: dict[int, _KnownProcess] = {}
@@ -123,7 +116,7 @@ class JobRecords:
             current.group.records.append(current.record)
         if self._streams is not None and not self._rollup and uptime - self._sampled_at <= _CARRIED:
             _close_streams([old for pid, old in before.items() if pid not in known])
-        self._known, self._sampled_at = known, uptime
+        self._known, self._sampled_at, self._has_sampled = known, uptime, True
         self._groups = {key: group for key, group in self._groups.items() if group.records}
         groups = {key: group.records for key, group in self._groups.items()}
         if self._rollup:
@@ -173,7 +166,7 @@ class JobRecords:
                 cmd=record.cmd.removesuffix(DEFUNCT),
                 cpu_time=int(process.cpu_seconds) if self._counts_ended else record.cpu_time,
             )
-        return _KnownProcess(process, average, record, group)
+        return _KnownProcess(process, average, record, group, idle=not seconds and not gpus)
 
     def _synthetic_pids(self, node: Node) -> SyntheticPids:
         if self._synthetic is None:
@@ -216,12 +209,6 @@ class JobRecords:
                 jobs.append(SampleJob(job=number, user=user, epoch=0, processes=[record]))
             else:
                 group.append(record)
-
-    def end_sample(self) -> None:
-        """Forget synthetic pids that this sample did not use."""
-        self._has_sampled = True
-        if self._synthetic is not None:
-            self._synthetic.end_sample()
 
 
 def _close_streams(ended: list[_KnownProcess]) -> None:

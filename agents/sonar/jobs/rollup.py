@@ -47,7 +47,7 @@ class SyntheticPids:
         return pid
 
     def end_sample(self) -> None:
-        """Forget groups that this sample did not use."""
+        """Forget groups that this sample did not use. May also be called before the next."""
         self._pids = {key: pid for key, pid in self._pids.items() if key in self._seen}
         self._taken = set(self._pids.values())
         self._seen.clear()

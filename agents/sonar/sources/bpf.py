@@ -122,15 +122,11 @@ class CgroupMemberships:
         return CgroupMembership(self._inodes.job(self._node, wanted), "")
 
 
-class TaskEntry(ProcessEntry):
+class TaskEntry(ProcessEntry, kw_only=True, eq=False):
     """A process at the last reading. raw: its record. task: the parsed record."""
 
-    __slots__ = ("raw", "task")
-
-    def __init__(self, name: str, status: ProcessStat, task: Task, raw: bytes) -> None:
-        super().__init__(name, status)
-        self.task = task
-        self.raw = raw
+    task: Task
+    raw: bytes
 
 
 class BpfSource(ProcessSource):
@@ -153,7 +149,7 @@ class BpfSource(ProcessSource):
         self._by_name: dict[str, TaskEntry] = {}
         self._reading = 0
         self._read_at = 0.0
-        self._attribution = ProcessAttribution(node, selection, self._by_name, self._errors)
+        self._attribution = ProcessAttribution(node, selection, self._by_name)
         self._memberships = CgroupMemberships(node)
         self._ended = EndedProcesses(node, selection, f"{directory.lstrip('/')}/{pins.ENDED}")
         if node.is_live and node.inode("proc/self/ns/pid") != pins.FIRST_PID_NAMESPACE:
@@ -168,7 +164,7 @@ class BpfSource(ProcessSource):
 
     def read(self) -> list[Process]:
         """Return all wanted processes, and records of processes ended since the last reading."""
-        self._errors.begin_reading()
+        self.errors.clear()
         # In this order, no process is both among the ended and the living.
         self._ended.read(self.errors)
         self.counts_ended = self._ended.is_counting
@@ -214,7 +210,7 @@ class BpfSource(ProcessSource):
             name = str(task.pid)
             known = self._by_name.get(name)
             if known is None or task.start != known.task.start:
-                entry = TaskEntry(name, self._status(task), task, raw)
+                entry = TaskEntry(name, self._status(task), task=task, raw=raw)
                 fresh.append(entry)
             else:
                 entry = known

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.jobs.attribution import ProcessAttribution
+from ccagent.agents.sonar.jobs.attribution import EVERY, ZOMBIE, ProcessAttribution
 from ccagent.agents.sonar.process import (
     Process,
     ProcessEntry,
@@ -29,9 +29,9 @@ from ccagent.errors import (
     CcagentError,
     NotHereError,
     NotPermittedError,
-    UnparsableError,
     VanishedError,
 )
+from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP
 from ccagent.machine.descriptors import CLOSED, LARGEST, UNUSED, Descriptors
 from ccagent.machine.procfs.process_files import (
     IO_OF_CALLS,
@@ -39,7 +39,6 @@ from ccagent.machine.procfs.process_files import (
     KERNEL_THREAD,
     STEP_DAEMON,
     Io,
-    ProcessStat,
     Statm,
     parse_io,
     parse_stat,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.agents.sonar.process import ProcessSelection
+    from ccagent.machine.cgroup.jobs import CgroupMembership
     from ccagent.machine.node import Node
 
 GONE = (NotHereError, VanishedError)
@@ -59,33 +59,18 @@ _NO_MEMORY = Statm(0, 0)
 _NO_IO = Io(0, 0, 0)
 
 
-class FileEntry(ProcessEntry):
+class FileEntry(ProcessEntry, eq=False):
     """A process of the source `procfs`, with its open files.
 
-    stat, statm, io: descriptors, or CLOSED or UNUSED. *_raw: content of the last read. seen: number
-    of the last reading with this process.
+    stat, statm, io: descriptors, or CLOSED or UNUSED. *_raw: content of the last read.
     """
 
-    __slots__ = ("io", "io_raw", "seen", "stat", "stat_raw", "statm", "statm_raw")
-
-    def __init__(self, name: str, status: ProcessStat, stat_raw: bytes, stat: int) -> None:
-        super().__init__(name, status)
-        self.stat_raw = stat_raw
-        self.stat = stat
-        self.statm = self.io = CLOSED
-        self.statm_raw = self.io_raw = b""
-        self.seen = 0
-
-    @property
-    def descriptors(self) -> tuple[int, int, int]:
-        """Return the descriptors of the three files, or CLOSED or UNUSED."""
-        return self.stat, self.statm, self.io
-
-    def forget_descriptors(self) -> None:
-        """Mark the files as closed; each reading must open them."""
-        self.stat, self.statm, self.io = (
-            min(descriptor, CLOSED) for descriptor in self.descriptors
-        )
+    stat: int = CLOSED
+    statm: int = CLOSED
+    io: int = CLOSED
+    stat_raw: bytes = b""
+    statm_raw: bytes = b""
+    io_raw: bytes = b""
 
 
 class ProcessFiles:
@@ -113,7 +98,7 @@ class ProcessFiles:
         try:
             stat = self.descriptors.open(path)
             raw = self.descriptors.read(stat, path)
-            return FileEntry(name, parse_stat_of(name, raw), raw, stat)
+            return FileEntry(name, parse_stat(raw), stat=stat, stat_raw=raw)
         except CcagentError:
             self.descriptors.close(stat)
             raise
@@ -172,18 +157,10 @@ class ProcessFiles:
         for entry in self._entries.values():
             if left <= 0:
                 return
-            opened = [descriptor for descriptor in entry.descriptors if descriptor >= 0]
-            self.descriptors.close(*opened)
-            left -= len(opened)
-            entry.forget_descriptors()
-
-
-def parse_stat_of(name: str, content: bytes) -> ProcessStat:
-    """Parse stat of the process `name`. Raise UnparsableError with the file name."""
-    try:
-        return parse_stat(content)
-    except UnparsableError as error:
-        raise UnparsableError(f"/proc/{name}/stat: {error}") from error
+            files = entry.stat, entry.statm, entry.io
+            self.descriptors.close(*files)
+            left -= sum(descriptor >= 0 for descriptor in files)
+            entry.stat, entry.statm, entry.io = (min(descriptor, CLOSED) for descriptor in files)
 
 
 class ProcfsSource(ProcessSource):
@@ -199,12 +176,12 @@ class ProcfsSource(ProcessSource):
         self._began = 0.0
         super().__init__()
         lines = IO_OF_STORAGE if selection.storage_io else IO_OF_CALLS
-        self._files = ProcessFiles(node, self._entries, self._errors, lines)
-        self._attribution = ProcessAttribution(node, selection, self._entries, self._errors)
+        self._files = ProcessFiles(node, self._entries, self.errors, lines)
+        self._attribution = ProcessAttribution(node, selection, self._entries)
 
     def begin(self) -> None:
         """Open the files of every process and remember its CPU time."""
-        self._errors.begin_reading()
+        self.errors.clear()
         self._files.descriptors.ensure_room()
         self._reading += 1
         self._began = self._node.clock.monotonic()
@@ -213,16 +190,16 @@ class ProcfsSource(ProcessSource):
 
     def read(self) -> list[Process]:
         """Return all wanted processes."""
-        self._errors.begin_reading()
+        self.errors.clear()
         self._files.descriptors.ensure_room()
         self._reading += 1
         reading, entries, monotonic = self._reading, self._entries, self._node.clock.monotonic
-        before, began = self._began, monotonic()
-        self._began = began
+        before, self._began = self._began, monotonic()
+        names = self._list()
         pread = os.pread
         processes: list[Process] = []
         fresh: list[str] = []
-        for name in self._list():
+        for name in names:
             entry = entries.get(name)
             if entry is None:
                 fresh.append(name)
@@ -233,7 +210,6 @@ class ProcfsSource(ProcessSource):
                     if entry.stat >= 0
                     else self._files.descriptors.read(CLOSED, f"proc/{name}/stat")
                 )
-                entry.seen = reading
                 process = entry.process
                 if (
                     stat_raw == entry.stat_raw
@@ -255,25 +231,24 @@ class ProcfsSource(ProcessSource):
                 process = self._advance(entry, stat_raw)
             except (ProcessLookupError, *GONE):
                 # The process has ended; another process may have its pid now.
-                self._forget(entry)
+                self._forget(name)
                 fresh.append(name)
                 continue
-            except OSError as error:
-                self.errors.append(f"/proc/{name}: {error.strerror}")
-                continue
-            except CcagentError as error:
-                self.errors.append(str(error))
+            except (OSError, CcagentError) as error:
+                path = f"/proc/{name}" if isinstance(error, OSError) else f"/proc/{name}/stat"
+                self.errors.add(path, error)
+                self._forget(name)
                 continue
             if process is not None:
                 processes.append(process)
-        processes += self._first_readings(self._admit(fresh), began - before if before else 0.0)
-        self._sweep()
+        if fresh:
+            processes += self._first_readings(self._admit(fresh), before)
+        self._forget(*(entries.keys() - set(names)))
         return processes
 
     def close(self) -> None:
         """Close all descriptors."""
-        for entry in list(self._entries.values()):
-            self._forget(entry)
+        self._forget(*self._entries)
 
     def _list(self) -> list[str]:
         """Return the pids of /proc. If /proc can't be listed, return none and note an error."""
@@ -283,7 +258,7 @@ class ProcfsSource(ProcessSource):
             self.errors.append(str(error))
             return []
         if self._node.is_live and names and "1" not in names:
-            self._errors.log_once(
+            self.errors.log_once(
                 "hidepid",
                 "/proc shows only some processes: it is mounted with hidepid=2, and this user is "
                 "not in its gid= group",
@@ -301,7 +276,7 @@ class ProcfsSource(ProcessSource):
             except GONE:
                 continue
             except NotPermittedError:
-                self._errors.log_once(
+                self.errors.log_once(
                     "stat",
                     "processes of other users can't be read: /proc is mounted with hidepid=1, and "
                     "this user is not in its gid= group",
@@ -310,10 +285,9 @@ class ProcfsSource(ProcessSource):
                 )
                 continue
             except CcagentError as error:
-                self.errors.append(str(error))
+                self.errors.add(f"/proc/{name}/stat", error)
                 continue
             entry.read_at = self._node.clock.monotonic()
-            entry.seen = self._reading
             self._entries[name] = entry
             admitted.append(entry)
         if any(entry.status.command == STEP_DAEMON for entry in admitted):
@@ -324,15 +298,16 @@ class ProcfsSource(ProcessSource):
                 self._attribute(entry)
                 entry.attribute_at = self._reading + 1
             except GONE:
-                self._forget(entry)
+                self._forget(entry.name)
                 admitted.remove(entry)
         return admitted
 
-    def _first_readings(self, entries: list[FileEntry], seconds: float) -> list[Process]:
+    def _first_readings(self, entries: list[FileEntry], before: float) -> list[Process]:
         """Return the processes that are new since the previous reading.
 
-        seconds: since the previous reading; 0 if there was none.
+        before: monotonic time of the previous reading; 0 if there was none.
         """
+        seconds = self._began - before if before else 0.0
         processes: list[Process] = []
         for entry in entries:
             try:
@@ -340,7 +315,7 @@ class ProcfsSource(ProcessSource):
                 used = first_utilization(self._node, start, entry.status.own_ticks, seconds)
                 process = self._record(entry, used)
             except GONE:
-                self._forget(entry)
+                self._forget(entry.name)
                 continue
             if process is not None:
                 processes.append(process)
@@ -349,7 +324,7 @@ class ProcfsSource(ProcessSource):
     def _advance(self, entry: FileEntry, stat_raw: bytes) -> Process | None:
         """Return a known process after a new reading; None if it isn't wanted."""
         before = entry.status
-        status = before if stat_raw == entry.stat_raw else parse_stat_of(entry.name, stat_raw)
+        status = before if stat_raw == entry.stat_raw else parse_stat(stat_raw)
         if status.starttime != before.starttime:
             raise VanishedError(entry.name)
         now = self._node.clock.monotonic()
@@ -370,9 +345,32 @@ class ProcfsSource(ProcessSource):
 
     def _attribute(self, entry: FileEntry) -> None:
         """Look up owner, job and container. Raise VanishedError if the process has ended."""
-        self._attribution.attribute(entry, self._reading)
+        was_attributed = entry.attribute_at > 0
+        # Staggered by pid: the processes of one job are not all due at once.
+        entry.attribute_at = self._reading + EVERY - (self._reading + int(entry.name)) % EVERY
         if entry.io == UNUSED:
             entry.io = CLOSED  # a new owner changes the permission to read io
+        if was_attributed and entry.status.state == ZOMBIE:
+            return
+        path = f"proc/{entry.name}"
+        membership: CgroupMembership | None = None
+        try:
+            entry.uid = self._node.owner(path)
+            membership = self._attribution.read(entry)
+        except NotHereError:
+            try:
+                self._node.owner(path)
+            except CcagentError as error:
+                raise VanishedError(path) from error
+            membership = NO_MEMBERSHIP  # a kernel without control groups
+        except VanishedError:
+            raise
+        except NotPermittedError as error:
+            membership = NO_MEMBERSHIP
+            self.errors.log_once("cgroup", f"jobs of some processes are unknown: {error}")
+        except CcagentError as error:
+            self.errors.append(str(error))
+        self._attribution.apply(entry, membership)
 
     def _record(self, entry: FileEntry, used: float) -> Process | None:
         """Return the process of an entry, the previous object if equal; None if unwanted."""
@@ -391,12 +389,7 @@ class ProcfsSource(ProcessSource):
             entry.process = process
         return entry.process
 
-    def _forget(self, entry: FileEntry) -> None:
-        self._files.descriptors.close(*entry.descriptors)
-        del self._entries[entry.name]
-
-    def _sweep(self) -> None:
-        """Forget processes that /proc no longer lists."""
-        gone = [entry for entry in self._entries.values() if entry.seen != self._reading]
-        for entry in gone:
-            self._forget(entry)
+    def _forget(self, *names: str) -> None:
+        for name in names:
+            entry = self._entries.pop(name)
+            self._files.descriptors.close(entry.stat, entry.statm, entry.io)

@@ -47,7 +47,7 @@ class PsutilSource(ProcessSource):
         self._node = node
         self._selection = selection
         self._entries: dict[str, ProcessEntry] = {}
-        self._attribution = ProcessAttribution(node, selection, self._entries, self._errors)
+        self._attribution = ProcessAttribution(node, selection, self._entries)
         self._boot = psutil.boot_time()
         self._began = 0.0
 
@@ -72,12 +72,12 @@ class PsutilSource(ProcessSource):
             except (psutil.Error, ProcessLookupError):
                 continue
             except OSError as error:
-                self.errors.append(f"/proc/{process.pid}: {error.strerror}")
+                self.errors.add(f"/proc/{process.pid}", error)
         return processes
 
     def _take(self) -> list[tuple[psutil.Process, ProcessEntry, float]]:
         """Return the processes, their entries, and their utilisation in percent of one core."""
-        self._errors.begin_reading()
+        self.errors.clear()
         before = dict(self._entries)
         began, self._began = self._began, self._node.clock.monotonic()
         seconds = self._began - began if began else 0.0
@@ -90,7 +90,7 @@ class PsutilSource(ProcessSource):
             except (psutil.Error, ProcessLookupError):
                 continue
             except OSError as error:
-                self.errors.append(f"/proc/{process.pid}: {error.strerror}")
+                self.errors.add(f"/proc/{process.pid}", error)
                 continue
             now, hertz, name = (
                 self._node.clock.monotonic(),
@@ -115,7 +115,7 @@ class PsutilSource(ProcessSource):
         try:
             yield from psutil.process_iter()
         except OSError as error:
-            self.errors.append(f"/proc: {error.strerror}")
+            self.errors.add("/proc", error)
 
     def _status(self, process: psutil.Process) -> ProcessStat:
         """Return the fields of /proc/PID/stat. Raise psutil.Error or OSError."""

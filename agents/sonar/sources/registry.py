@@ -12,7 +12,6 @@ from ccagent.machine.bpf import pins
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.sources.bpf import BpfSource
-    from ccagent.agents.sonar.sources.procfs import ProcfsSource
     from ccagent.machine.node import Node
 
 SourceName = Literal["auto", "bpf", "procfs", "psutil"]
@@ -59,59 +58,48 @@ class PreferredSource(ProcessSource):
         self._selection = selection
         self._asked = asked
         self._directory = directory
-        self._bpf: BpfSource | None = None
-        self._procfs: ProcfsSource | None = None
+        self._source: ProcessSource
         self._readings = 0
         self._was_used = False
+        super().__init__()
         try:
-            self._bpf = self._open_bpf()
+            self._source = self._open_bpf()
         except CcagentError as error:
             self._fall_back(error)
 
-    @property
-    def errors(self) -> list[str]:
-        """Return the errors of the last reading, one sentence each."""
-        source = self._procfs or self._bpf
-        return [] if source is None else source.errors
-
     def begin(self) -> None:
         """Take a first reading of CPU times."""
-        if self._bpf is not None:
-            try:
-                self._bpf.begin()
-            except CcagentError as error:
-                self._fall_back(error)
-            else:
-                return
-        self._open_procfs().begin()
+        try:
+            self._source.begin()
+        except CcagentError as error:
+            self._fall_back(error)
+            self._source.begin()
 
     def read(self) -> list[Process]:
         """Return all wanted processes."""
-        if self._bpf is not None:
-            # If the iterator was loaded meanwhile, its first reading was at the last sample.
-            self.close()
-            self.name, self._procfs = "bpf", None
-            try:
-                processes = self._bpf.read()
-            except CcagentError as error:
-                self._fall_back(error)
-            else:
-                self.counts_ended, self._was_used = self._bpf.counts_ended, True
-                return processes
-        processes = self._open_procfs().read()
+        try:
+            processes = self._source.read()
+        except CcagentError as error:
+            self._fall_back(error)
+            processes = self._source.read()
+        source = self._source
+        self.name, self.errors, self.counts_ended = source.name, source.errors, source.counts_ended
+        if source.name == "bpf":
+            self._was_used = True
+            return processes
         self._readings += 1
         if self._readings % _RETRY_EVERY == 0:
             # Read the iterator once; the next reading then has utilisation.
             with suppress(CcagentError):
                 bpf = self._open_bpf()
                 bpf.begin()
-                self._bpf = bpf
+                source.close()
+                self._source = bpf
         return processes
 
     def close(self) -> None:
         """Close the files of /proc, if they are open."""
-        if self._procfs is not None:
-            self._procfs.close()
+        self._source.close()
 
     def _open_bpf(self) -> BpfSource:
         """Open the iterator if it is pinned. Raise CcagentError if that fails."""
@@ -120,15 +108,11 @@ class PreferredSource(ProcessSource):
 
         return BpfSource(self._node, self._selection, self._directory)
 
-    def _open_procfs(self) -> ProcfsSource:
-        if self._procfs is None:
-            from ccagent.agents.sonar.sources.procfs import ProcfsSource
-
-            self._procfs = ProcfsSource(self._node, self._selection)
-        return self._procfs
-
     def _fall_back(self, error: CcagentError) -> None:
-        self.name, self.counts_ended, self._bpf = "procfs", False, None
-        self._open_procfs()
+        """Read /proc instead of the iterator."""
+        from ccagent.agents.sonar.sources.procfs import ProcfsSource
+
+        self._source = ProcfsSource(self._node, self._selection)
+        self.name, self.counts_ended = "procfs", False
         if self._asked or self._was_used or not isinstance(error, NotHereError):
             logger.warning("agent sample: source bpf: %s; processes are read from /proc", error)

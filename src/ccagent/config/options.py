@@ -47,7 +47,9 @@ def load_configuration(
     if adapt is not None:
         table = adapt(table)
     if agent:
-        table = with_values(for_agent(table, agent), "agents", [agent], assignments)
+        # A value that is not a table is refused later.
+        own = {agent: as_table(table.get("agents")).get(agent, {})}
+        table = with_values(table | {"agents": own}, "agents", [agent], assignments)
         if options.path is None:
             table = without_sinks(table)
     form = options.form if options.form != "table" else None
@@ -106,11 +108,6 @@ def without_sinks(table: dict[str, Any]) -> dict[str, Any]:
         for name, agent in as_table(table.get("agents")).items()
     }
     return table | {"sinks": {}, "agents": agents}
-
-
-def for_agent(table: dict[str, Any], agent: str) -> dict[str, Any]:
-    """Keep only one agent's table. A value that is not a table is refused later."""
-    return table | {"agents": {agent: as_table(table.get("agents")).get(agent, {})}}
 
 
 def with_values(

@@ -5,6 +5,7 @@ Ticks are multiples of the agent's cadence since 1970-01-01T00:00:00Z.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.own_memory import read_resident
 from ccagent.records.encoding import Profile, encode_each
-from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SampleEnvelope, SysinfoEnvelope
 from ccagent.records.json_encoding import Envelope, KVPair
 
 if TYPE_CHECKING:
@@ -33,16 +33,8 @@ def note_failures(records: Iterable[Record], failures: list[str]) -> Iterator[Re
     An agent whose source is down sends such an envelope and raises nothing.
     """
     for record in records:
-        match record:
-            case (
-                ClusterEnvelope(data=None, errors=errors)
-                | JobsEnvelope(data=None, errors=errors)
-                | SampleEnvelope(data=None, errors=errors)
-                | SysinfoEnvelope(data=None, errors=errors)
-            ):
-                failures += [error.detail for error in errors]
-            case _:
-                pass
+        if isinstance(record, Envelope) and record.data is None:
+            failures += [error.detail for error in record.errors]
         yield record
 
 
@@ -211,9 +203,10 @@ class Runner:
             with self.agent.counters.count_sample(self._node.clock.monotonic) as failures:
                 if self._hand_on(note_failures(self.agent.sample(self._node), failures)):
                     self.agent.commit_sample()
-            self._unsettled = self._in_use if self._remembers else []
             self._settle_pause = _FIRST_SETTLE_PAUSE
-            self._settle()
+            if self._remembers:
+                self._unsettled = self._in_use
+                self._settle()
         except CcagentError as error:
             logger.error("agent %s: %s", self.agent.name, error)
         except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
@@ -271,21 +264,14 @@ class Schedule:
 
     def __init__(self, every: float, now: float) -> None:
         self.every = every
-        self._last = now
-        self.next = self._after(now)
+        self._last = self.next = math.inf
+        self.is_due(now)  # sets both, as after a clock that was set back
 
     def is_due(self, now: float) -> bool:
         """Return whether a tick is due at `now` (seconds since 1970); if so, advance."""
-        if now < self._last - self.every:
-            # The clock was set back. The old next tick could be years away.
+        is_due = now >= self.next
+        # After the clock was set back, the old next tick could be years away.
+        if is_due or now < self._last - self.every:
             self._last = now
-            self.next = self._after(now)
-            return False
-        if now < self.next:
-            return False
-        self._last = max(self.next, now)
-        self.next = self._after(self._last)
-        return True
-
-    def _after(self, moment: float) -> float:
-        return (moment // self.every + 1) * self.every
+            self.next = (now // self.every + 1) * self.every
+        return is_due

@@ -89,8 +89,17 @@ class Descriptors:
 
     def ensure_room(self) -> None:
         """Close kept files until a few other files can be opened, or none is kept."""
-        while not _has_room() and self._make_room():
-            pass
+        opened: list[int] = []
+        try:
+            while len(opened) < _ROOM:
+                try:
+                    opened.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+                except OSError as error:
+                    if error.errno not in {errno.EMFILE, errno.ENFILE} or not self._make_room():
+                        return
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
 
     def _make_room(self) -> bool:
         """Close half of the kept files, and keep at most the rest. Return False if none is kept."""
@@ -236,20 +245,6 @@ class KeptFiles:
             self._absent[path] = str(error), self._readings + _READINGS_ABSENT
         else:
             self._directories.pop(dirname(directory), None)
-
-
-def _has_room() -> bool:
-    """Return whether some files can be opened."""
-    opened: list[int] = []
-    try:
-        while len(opened) < _ROOM:
-            opened.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
-    except OSError as error:
-        return error.errno not in {errno.EMFILE, errno.ENFILE}
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    return True
 
 
 def raise_limit() -> int:

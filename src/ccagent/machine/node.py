@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import stat
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ccagent.errors import (
@@ -88,14 +89,13 @@ class Node:
         self.job_numbers: dict[str, int] = {}
         self.unknown_groups: dict[str, float] = {}
         self.parsed: dict[tuple[str, Callable[[bytes], Any]], Any] | None = None
-        self._users: UserNames | None = None
 
     def snapshot(self, kept: NodeFiles | None = None) -> Node:
         """Return this node for one reading by many readers: it parses each file once.
 
         kept: for the files of `_OF_MACHINE`; with `short` 0.
         """
-        self._open_users()
+        _ = self._users  # one memory of names for all snapshots
         taken = object.__new__(type(self))
         taken.__dict__.update(self.__dict__)
         taken.parsed = {}
@@ -295,7 +295,7 @@ class Node:
 
     def user(self, uid: int) -> str:
         """Return the name of a user, `_user_<uid>` if there is none or no answer in time."""
-        return self._open_users().find(uid) or f"_user_{uid}"
+        return self._users.find(uid) or f"_user_{uid}"
 
     def run(
         self,
@@ -358,13 +358,12 @@ class Node:
         """Return the boot time in seconds since 1970, from the machine's clocks."""
         return self.clock.time() - self.clock.uptime()
 
-    def _open_users(self) -> UserNames:
-        if self._users is None:
-            from ccagent.machine.user_names import UserNames
+    @cached_property
+    def _users(self) -> UserNames:
+        from ccagent.machine.user_names import UserNames
 
-            passwd = self.root + "etc/passwd"
-            self._users = UserNames(self._look_up_user, self.clock.monotonic, local=passwd)
-        return self._users
+        passwd = self.root + "etc/passwd"
+        return UserNames(self._look_up_user, self.clock.monotonic, local=passwd)
 
     def _look_up_user(self, uid: int) -> str:
         from ccagent.machine.user_names import look_up_user

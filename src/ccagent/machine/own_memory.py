@@ -7,10 +7,11 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.cgroup.files import parse_limit
 from ccagent.machine.cgroup.jobs import ROOT
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.process_files import parse_statm
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
@@ -37,8 +38,8 @@ def read_resident() -> int:
     """Return the resident memory of this process in bytes (/proc/self/statm); 0 if unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
+            return parse_statm(file.read()).resident * resource.getpagesize()
+    except (OSError, UnparsableError):
         return 0
 
 

@@ -10,12 +10,12 @@ from ccagent.machine.procfs.system import (
     KernelStat,
     Load,
     compute_used_memory,
+    parse_diskstats,
     parse_kernel_stat,
     parse_loadavg,
     parse_meminfo,
-    parse_used_disks,
 )
-from ccagent.records.envelopes import NO_FLOAT, SampleSystem
+from ccagent.records.envelopes import NO_FLOAT, SampleDisk, SampleSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,10 +65,11 @@ def read_system(node: Node, errors: list[str]) -> SystemState:
     stat = read("proc/stat", parse_kernel_stat, KernelStat({}, {}, {}, {}, 0))
     load = read("proc/loadavg", parse_loadavg, Load(NO_FLOAT, NO_FLOAT, NO_FLOAT, 0, 0))
     boot = stat.boot or max(0, int(node.boot_time()))
+    disks: list[SampleDisk] = read("proc/diskstats", parse_diskstats, [])
     system = SampleSystem(
         boot=timestamp(boot),
         cpus=compute_busy_seconds(stat.times, node.clock_ticks),
-        disks=read("proc/diskstats", parse_used_disks, []),
+        disks=[disk for disk in disks if any(disk.stats)],  # not unused ones, such as loop devices
         used_memory=read("proc/meminfo", lambda text: compute_used_memory(parse_meminfo(text)), 0),
         load1=load.load1 or NO_FLOAT,
         load5=load.load5 or NO_FLOAT,

@@ -157,15 +157,17 @@ def _encode_json_for(
             continue
         known = [encoded for other, encoded in made if other is fitted]
         if not known:
-            # What is wrong with a record is reported once.
-            known = [_encode_json(fitted, complain if not made else _ignore)]
+            try:
+                kind, body, lost = fitted.encode_json()
+                known, errors = [(kind, body)], [EncodingError(phrase) for phrase in lost]
+            except EncodingError as error:
+                known, errors = [None], [error]
+            if not made:  # what is wrong with a record is reported once
+                for problem in errors:
+                    _report(fitted, problem, complain)
             made.append((fitted, known[0]))
         if known[0] is not None:
             yield profile, *known[0]
-
-
-def _ignore(_label: str, _error: EncodingError) -> None:
-    """Report nothing."""
 
 
 class _Lines:
@@ -227,18 +229,6 @@ class _Batch:
 
     def body(self) -> bytes:
         return (self.end.join(self.lines) + self.end).encode()
-
-
-def _encode_json(record: JsonRecord, complain: _Complain | None) -> tuple[str, bytes] | None:
-    """Return kind and body of the message; None if the record can't be encoded."""
-    try:
-        kind, body, lost = record.encode_json()
-    except EncodingError as error:
-        _report(record, error, complain)
-        return None
-    for phrase in lost:
-        _report(record, EncodingError(phrase), complain)
-    return kind, body
 
 
 def _report(record: Record, error: EncodingError, complain: _Complain | None) -> None:

@@ -164,7 +164,9 @@ def test_no_stream_name_shows_a_secret(bench: Bench) -> None:
         await stream.add_stream(name=TOKEN, subjects=["fox.>"])
 
     server.ask(add, token=TOKEN)
+    transport.is_one_shot = True
     transport.send([message()])
+    assert transport.answer
     assert TOKEN not in transport.answer
     assert TOKEN not in transport.probe(message()).message
 

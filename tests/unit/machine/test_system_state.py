@@ -1,6 +1,7 @@
 """/proc/stat, meminfo, loadavg and diskstats."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,9 @@ from ccagent.machine.procfs.system import (
     parse_kernel_stat,
     parse_loadavg,
     parse_meminfo,
-    parse_used_disks,
 )
-from ccagent.machine.system_state import compute_busy_seconds
+from ccagent.machine.system_state import compute_busy_seconds, read_system
+from tests.support.tree import TreeNode
 
 
 def test_a_cpus_seconds_leave_out_idle_iowait_steal_and_guest() -> None:
@@ -67,12 +68,14 @@ def test_a_broken_loadavg_is_unparsable(text: bytes) -> None:
         parse_loadavg(text)
 
 
-def test_disks_have_all_their_values_and_unused_ones_are_left_out() -> None:
-    text = (
-        b" 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n"
+def test_disks_have_all_their_values_and_unused_ones_are_left_out(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    node.write(
+        "diskstats",
+        " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n",
     )
 
-    (disk,) = parse_used_disks(text)
+    (disk,) = read_system(node, []).system.disks
 
     assert (disk.name, disk.major, disk.minor, disk.stats) == ("vda", 254, 0, list(range(1, 18)))
 

@@ -180,7 +180,7 @@ def load(
         _permit(directory, (pins.IO, pins.NETWORK), mode, group)
         return done._replace(
             changed=done.changed or changed,
-            io_version=pins.io_version(directory),
+            io_version=pins.read_version(directory, pins.IO_VERSION),
             left_out=left_out,
         )
 
@@ -191,7 +191,7 @@ def _load_processes(
     """Load `tasks` and `ended`, unless this version is loaded."""
     names = (pins.TASKS, pins.ENDED)
     is_complete = all(os.path.lexists(path) for path in pins.paths(directory))
-    if is_complete and pins.version(directory) == programs.version:
+    if is_complete and pins.read_version(directory) == programs.version:
         _permit(directory, names, mode, group)
         return Loaded(changed=False, version=programs.version, complaint="")
     _remove_pins(directory)
@@ -267,7 +267,7 @@ def _load_io(
     Return whether they were loaded, and reasons by value that is not counted.
     """
     version = programs.io_version + (TIMED if options.has_time else "")
-    if pins.io_version(directory) == version:
+    if pins.read_version(directory, pins.IO_VERSION) == version:
         return False, {}
     _remove_io(directory)
     done = io_loading.load_io(library, programs.io, directory, options)

@@ -54,17 +54,12 @@ def paths(directory: str) -> list[str]:
     return [os.path.join(directory, name) for name in ALL]
 
 
-def version(directory: str) -> str:
-    """Return the version of the pinned programs; "" if some or all are missing."""
-    try:
-        return os.readlink(os.path.join(directory, VERSION))
-    except OSError:
-        return ""
+def read_version(directory: str, link: str = VERSION) -> str:
+    """Return the version of the pinned programs; "" if some or all are missing.
 
-
-def io_version(directory: str) -> str:
-    """Return the version of the pinned programs for I/O; "" if some or all are missing."""
+    link: IO_VERSION for the programs for I/O.
+    """
     try:
-        return os.readlink(os.path.join(directory, IO_VERSION))
+        return os.readlink(os.path.join(directory, link))
     except OSError:
         return ""

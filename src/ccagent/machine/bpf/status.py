@@ -45,7 +45,7 @@ class KernelProgramStatus(msgspec.Struct):
 
 def read_status(directory: str = pins.DIRECTORY) -> KernelProgramStatus:
     """Return the status of the pinned programs. Each of them is read once."""
-    found = KernelProgramStatus(directory, "not loaded", version=pins.version(directory))
+    found = KernelProgramStatus(directory, "not loaded", version=pins.read_version(directory))
     try:
         of_tasks = os.stat(os.path.join(directory, pins.TASKS))
     except OSError:
@@ -92,7 +92,7 @@ def _count(found: KernelProgramStatus, directory: str) -> None:
 
 
 def _describe_io(found: KernelProgramStatus, directory: str) -> None:
-    found.io_version = pins.io_version(directory)
+    found.io_version = pins.read_version(directory, pins.IO_VERSION)
     if not found.io_version:
         found.io = "incomplete"
     elif found.io_version.removesuffix(TIMED) == objects().io_version:

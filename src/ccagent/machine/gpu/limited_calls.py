@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ccagent.machine.background import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +24,14 @@ class _AbandonedError(BaseException):
     """Ends the thread of a call that exceeded its limit. `except Exception` does not catch it."""
 
 
+class _Attempt:
+    """A run of a job. current: the running call and its start."""
+
+    def __init__(self) -> None:
+        self.current: tuple[str, float] | None = None
+        self.abandoned = threading.Event()
+
+
 class LimitedCalls:
     """Runs jobs that make calls, each within a time limit.
 
@@ -31,27 +42,35 @@ class LimitedCalls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._hung: set[str] = set()
-        self._abandoned: list[threading.Thread] = []
+        self._abandoned: list[BackgroundCall[Any]] = []
+        self._of_thread = threading.local()
 
     def run(self, job: Callable[[], T], seconds: float) -> T | None:
-        """Return the result of a job, or raise its exception; None if it exceeds its time."""
+        """Return the result of a job, or raise its exception; None if it exceeds its time.
+
+        Raise ProgramError if no thread can be started.
+        """
         deadline = time.monotonic() + seconds
-        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+        self._abandoned = [running for running in self._abandoned if not running.is_done]
         while len(self._abandoned) < _MOST_HUNG and time.monotonic() < deadline:
-            attempt = _Attempt(job)
-            attempt.start()
-            if self._is_finished(attempt, _PART * seconds, deadline):
-                return attempt.result()
-            self._abandoned.append(attempt)
+            attempt = _Attempt()
+            running = BackgroundCall(partial(self._run, job, attempt), "gpu calls")
+            if self._is_finished(running, attempt, _PART * seconds, deadline):
+                return running.result()
+            self._abandoned.append(running)
         return None
+
+    def _run(self, job: Callable[[], T], attempt: _Attempt) -> T:
+        self._of_thread.attempt = attempt
+        return job()
 
     def call(self, key: str, function: Callable[[], T]) -> T | None:
         """Return the result of a function, or raise its exception; None if it hangs.
 
         Only jobs may call this. Equal calls have equal keys.
         """
-        attempt = threading.current_thread()
-        if not isinstance(attempt, _Attempt):
+        attempt: _Attempt | None = getattr(self._of_thread, "attempt", None)
+        if attempt is None:
             raise TypeError("a call without a job")
         if attempt.abandoned.is_set():
             raise _AbandonedError
@@ -67,14 +86,16 @@ class LimitedCalls:
                     self._hung.discard(key)
                     raise _AbandonedError
 
-    def _is_finished(self, attempt: _Attempt[T], limit: float, deadline: float) -> bool:
+    def _is_finished(
+        self, running: BackgroundCall[Any], attempt: _Attempt, limit: float, deadline: float
+    ) -> bool:
         """Wait for the end of a job. Abandon it when its time or a call's time is over."""
         while True:
             now = time.monotonic()
             current = attempt.current
             end = deadline if current is None else min(deadline, current[1] + limit)
             # Between two calls the next one can start at any time: poll soon.
-            if attempt.done.wait(max(0.0, min(end - now, limit))):
+            if running.wait(min(end - now, limit)):
                 return True
             with self._lock:
                 current = attempt.current
@@ -85,32 +106,3 @@ class LimitedCalls:
                 if current is not None:
                     self._hung.add(current[0])
                 return False
-
-
-class _Attempt(threading.Thread, Generic[T]):
-    """A thread that runs a job once. current: the running call and its start."""
-
-    def __init__(self, job: Callable[[], T]) -> None:
-        super().__init__(name="gpu calls", daemon=True)
-        self._job = job
-        self._results: list[T] = []
-        self._error: Exception | None = None
-        self.done = threading.Event()
-        self.current: tuple[str, float] | None = None
-        self.abandoned = threading.Event()
-
-    def run(self) -> None:
-        """Run the job. The result of an abandoned job is dropped."""
-        try:
-            self._results.append(self._job())
-        except _AbandonedError:
-            return
-        except Exception as error:  # noqa: BLE001 - raised again where the job was asked for
-            self._error = error
-        self.done.set()
-
-    def result(self) -> T:
-        """Return the job's result, or raise its exception."""
-        if self._error is not None:
-            raise self._error
-        return self._results[0]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from ccagent.errors import ConfigurationError
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 from ccagent.registry import load_gpu_vendor
 
@@ -171,6 +172,15 @@ def vendor_directories(vendor: str) -> tuple[str, ...]:
     return DIRECTORIES.get(vendor) or gpu_vendor_class(vendor).directories
 
 
+def check_vendor_names(key: str, vendors: Iterable[str]) -> None:
+    """Raise ValueError with the key of a configuration that names an unknown vendor."""
+    for vendor in vendors:
+        try:
+            vendor_directories(vendor)
+        except ConfigurationError as error:
+            raise ValueError(f"{key}: {error}") from error
+
+
 def find_cards(node: Node, places: Iterable[str]) -> list[str]:
     """Return the addresses in the first of these directories with any address."""
     for place in places:
@@ -182,4 +192,9 @@ def find_cards(node: Node, places: Iterable[str]) -> list[str]:
 
 def is_any_present(node: Node, vendors: Iterable[str]) -> bool:
     """Return whether this node has cards of any of these vendors."""
-    return any(find_cards(node, vendor_directories(vendor)) for vendor in vendors)
+    return any(
+        parse_address(name)
+        for vendor in vendors
+        for directory in vendor_directories(vendor)
+        for name in node.list_names(directory)
+    )

@@ -39,12 +39,13 @@ class Statm(NamedTuple):
     """Fields of /proc/PID/statm, in pages.
 
     private: resident pages that are not shared (RssAnon); data: data and stack; resident: all of
-    them, 0 if not read.
+    them; size: of the address space. The last two are 0 if not read.
     """
 
     private: int
     data: int
     resident: int = 0
+    size: int = 0
 
 
 class Io(NamedTuple):
@@ -107,13 +108,14 @@ def parse_statm(content: bytes) -> Statm:
     """Parse /proc/PID/statm: size resident shared text lib data dt. Raise UnparsableError."""
     fields = content.split(None, 6)
     try:
-        resident, shared, data = int(fields[1]), int(fields[2]), int(fields[5])
+        size, resident = int(fields[0]), int(fields[1])
+        shared, data = int(fields[2]), int(fields[5])
     except (ValueError, IndexError) as error:
         raise UnparsableError(f"not seven numbers: {content[:80]!r}") from error
-    if min(resident, shared, data) < 0 or max(resident, data) > LARGEST_UINT >> 24:
+    if min(size, resident, shared, data) < 0 or max(size, resident, data) > LARGEST_UINT >> 24:
         raise UnparsableError("a number is out of range")
     # The kernel does not read both at the same time: shared can exceed resident.
-    return Statm(max(0, resident - shared), data, resident)
+    return Statm(max(0, resident - shared), data, resident, size)
 
 
 def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:

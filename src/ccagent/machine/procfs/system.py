@@ -256,11 +256,6 @@ def parse_diskstats(content: bytes) -> list[SampleDisk]:
     return disks
 
 
-def parse_used_disks(content: bytes) -> list[SampleDisk]:
-    """Parse as parse_diskstats does, without devices that have only zeros, such as loop devices."""
-    return [disk for disk in parse_diskstats(content) if any(disk.stats)]
-
-
 def parse_cpuinfo(content: bytes) -> list[dict[str, str]]:
     """Return the lines `name : value` of each block.
 

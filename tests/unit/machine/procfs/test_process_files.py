@@ -73,7 +73,7 @@ def test_a_stat_that_is_cut_or_absurd_is_unparsable(content: bytes) -> None:
 
 
 def test_private_memory_is_resident_without_shared() -> None:
-    assert parse_statm(b"1000 300 120 7 0 450 0\n") == Statm(private=180, data=450, resident=300)
+    assert parse_statm(b"1000 300 120 7 0 450 0\n") == Statm(180, 450, 300, 1000)
 
 
 def test_shared_read_ahead_of_resident_does_not_make_memory_negative() -> None:
