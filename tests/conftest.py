@@ -23,10 +23,14 @@ _APART = (*_OTHER_KERNEL, "packages/test_package.py", "packages/test_packages.py
 """Below a directory of `_ONE_WORKER`, files that share nothing with the others that changes."""
 
 _SLOW = (
-    *_OTHER_KERNEL, "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
-    "jobstats/test_jobstats_day", "daemon", "http/test_receivers",
+    *_OTHER_KERNEL, "packages/test_package", "slurm", "kernel", "commands/test_readme",
+    "lustre/test_lustre_day", "jobstats/test_jobstats_day", "packages", "daemon",
+    "http/test_receivers",
 )  # fmt: skip
-"""Below tests/integration, what takes longest: it starts first."""
+"""Below tests/integration, what takes longest: it starts first.
+
+The other tests of packages would only wait for those that test_packages.py builds.
+"""
 
 _ONE_WORKER = ("packages", "slurm", "kernel")
 """Directories whose tests share a server, the package manager or the kernel.
