@@ -23,10 +23,14 @@ _APART = (*_OTHER_KERNEL, "packages/test_package.py", "packages/test_packages.py
 """Below a directory of `_ONE_WORKER`, files that share nothing with the others that changes."""
 
 _SLOW = (
-    *_OTHER_KERNEL, "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
-    "jobstats/test_jobstats_day", "daemon", "http/test_receivers",
+    *_OTHER_KERNEL, "packages/test_package", "slurm", "kernel", "commands/test_readme",
+    "lustre/test_lustre_day", "jobstats/test_jobstats_day", "packages", "daemon",
+    "http/test_receivers",
 )  # fmt: skip
-"""Below tests/integration, what takes longest: it starts first."""
+"""Below tests/integration, what takes longest: it starts first.
+
+The other tests of packages would only wait for those that test_packages.py builds.
+"""
 
 _ONE_WORKER = ("packages", "slurm", "kernel")
 """Directories whose tests share a server, the package manager or the kernel.
@@ -80,14 +84,31 @@ def _begins_with(place: str, names: Iterable[str]) -> int | None:
     return next((n for n, name in enumerate(names) if place.startswith(name)), None)
 
 
-def _rank(item: pytest.Item) -> int:
-    slow = _begins_with(item.nodeid.removeprefix(_INTEGRATION), _SLOW)
+def _rank(file: str) -> int:
+    slow = _begins_with(file.removeprefix(_INTEGRATION), _SLOW)
     return len(_SLOW) if slow is None else slow
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slow tests first, so that no worker begins one at the end."""
-    items.sort(key=_rank)
+    """Put the slow tests first, so that no worker begins one at the end.
+
+    Then files of unit tests, which compute, alternate with those of other tests, which wait.
+    """
+    ranks = {file: _rank(file) for file in dict.fromkeys(map(_file, items))}
+    mixed = [file for file, rank in ranks.items() if rank == len(_SLOW)]
+    waiting = [file for file in mixed if file.startswith(_INTEGRATION)]
+    computing = [file for file in mixed if not file.startswith(_INTEGRATION)]
+    turns = {file: n / len(part) for part in (waiting, computing) for n, file in enumerate(part)}
+
+    def order(item: pytest.Item) -> tuple[int, float, str]:
+        file = _file(item)
+        return ranks[file], turns.get(file, 0), file
+
+    items.sort(key=order)
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _group(nodeid: str) -> str:

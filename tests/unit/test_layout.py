@@ -51,22 +51,29 @@ argument, or as a class that the registry has by name.
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
-    """Return the syntax trees of all modules of the package, by module name."""
-    found: dict[str, ast.Module] = {}
+def modules() -> dict[str, list[ast.AST]]:
+    """Return the nodes of the syntax trees of all modules of the package, by module name."""
+    found: dict[str, list[ast.AST]] = {}
     for folder, _, files in os.walk(PACKAGE, followlinks=True):
         for name in files:
             if name.endswith(".py"):
                 path = Path(folder, name)
                 parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
                 module = ".".join(parts).removesuffix(".__init__")
-                found[module] = ast.parse(path.read_bytes())
+                found[module] = [*ast.walk(ast.parse(path.read_bytes()))]
     return found
 
 
-def imports(module: ast.Module) -> Iterator[str]:
+@pytest.fixture(scope="module", autouse=True)
+def _no_tree_is_left() -> Iterator[None]:
+    """Forget a million nodes: the garbage collector would search them in all later tests."""
+    yield
+    modules.cache_clear()
+
+
+def imports(nodes: list[ast.AST]) -> Iterator[str]:
     """Yield the modules of the package that a module imports: at once, later, or for types."""
-    for statement in ast.walk(module):
+    for statement in nodes:
         if isinstance(statement, ast.Import):
             yield from (each.name for each in statement.names)
         elif isinstance(statement, ast.ImportFrom) and statement.module:
@@ -76,7 +83,7 @@ def imports(module: ast.Module) -> Iterator[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    wanted = {name: {*imports(tree)} & modules().keys() for name, tree in modules().items()}
+    wanted = {name: {*imports(nodes)} & modules().keys() for name, nodes in modules().items()}
     try:
         TopologicalSorter(wanted).prepare()
     except CycleError as error:
@@ -94,8 +101,8 @@ def room_of(module: str) -> str:
 def test_a_room_imports_only_rooms_below_it() -> None:
     assert [
         f"{name} imports {imported}"
-        for name, tree in modules().items()
-        for imported in {*imports(tree)}
+        for name, nodes in modules().items()
+        for imported in {*imports(nodes)}
         if imported.partition(".")[0] == "ccagent"
         and room_of(imported) not in {room_of(name), *ARROWS[room_of(name)].split()}
     ] == []
@@ -112,8 +119,8 @@ def test_no_two_rooms_may_import_each_other() -> None:
 def test_one_file_imports_the_library_of_a_protocol(library: str, user: str) -> None:
     users = [
         name
-        for name, tree in modules().items()
-        if any(each.partition(".")[0] == library for each in imports(tree))
+        for name, nodes in modules().items()
+        if any(each.partition(".")[0] == library for each in imports(nodes))
     ]
     assert users == [user]
 
@@ -134,16 +141,14 @@ def can_send_requests(statement: ast.AST) -> bool:
 
 
 def test_one_file_sends_http_requests() -> None:
-    users = [
-        name for name, tree in modules().items() if any(map(can_send_requests, ast.walk(tree)))
-    ]
+    users = [name for name, nodes in modules().items() if any(map(can_send_requests, nodes))]
     assert users == ["ccagent.net.http_client"]
 
 
 def test_a_class_name_means_one_thing() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
-    for name, tree in modules().items():
-        for statement in ast.walk(tree):
+    for name, nodes in modules().items():
+        for statement in nodes:
             if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_"):
                 places[statement.name].append(name)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -152,8 +157,8 @@ def test_a_class_name_means_one_thing() -> None:
 def test_docstrings_say_what_is_returned_or_done() -> None:
     found = [
         f"{name}: {text.splitlines()[0]}"
-        for name, tree in modules().items()
-        for node in ast.walk(tree)
+        for name, nodes in modules().items()
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (text := ast.get_docstring(node))
         and OPENINGS.match(text)

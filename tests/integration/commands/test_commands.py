@@ -114,50 +114,17 @@ def test_a_configured_agent_runs_once_with_its_sinks(tmp_path: Path) -> None:
     assert envelope["data"]["attributes"]["cluster"] == "fox.educloud.no"
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("clustr = 'x'", "clustr: unknown key; did you mean 'cluster'?"),
-        ("[agents.sample]\nevery='30s'\nexclude-user=['x']",
-         "agents.sample.exclude-user: unknown key; did you mean 'exclude-users'?"),
-        ("[agents.sample]\nexclude_users=['x']",
-         "agents.sample.exclude_users: unknown key; did you mean 'exclude-users'?"),
-        ("[agents.sampel]", "agents.sampel: 'sampel' is an unknown agent; did you mean 'sample'?"),
-        ("[agents.sample]\nrollup='yes'",
-         "agents.sample.rollup: expected true or false, got a string"),
-        ("[agents.sample]\nevery='45s'",
-         "agents.sample.every: '45s' does not divide a minute; nearest: '30s' or '1m'"),
-        ("[agents.sample]\nevery='7m'", "nearest: '6m' or '10m'"),
-        ("[agents.sample]\nsource='bfp'", "agents.sample.source: "),
-        ("[agents.sample]\nextras=['cards']", "agents.sample.extras: 'cards' is unknown"),
-        ("[agents.sample]\nsinks=['bakend']\n[sinks.backend]\nurl='stdout:'",
-         "agents.sample.sinks: there is no [sinks.bakend]; did you mean 'backend'?"),
-        ("[sinks.x]\nurl='http//x'", "sinks.x.url: 'http//x' is not a sink URL"),
-        ("[sinks.x]\nurl='dri:/x'",
-         "sinks.x.url: 'dri' is an unknown kind of sink; did you mean 'dir'?"),
-        ("[sinks.x]\nurl='dir:relative'", "sinks.x: dir:relative: an absolute path is needed"),
-        ("[sinks.x]\nformat='sonar'", "sinks.x.url: a sink needs a URL"),
-        ("[sinks.x]\nurl='stdout:'\nformat='json'", "sinks.x.format: "),
-        ("[agents.sysinfo]\n[sinks.x]\nurl='stdout:'\nformat='line'", "but sysinfo has only"),
-        ("cluster = 'två ord'", "cluster 'två ord': letters, digits"),
-        ("cluster = '../x'", "cluster '../x': letters, digits"),
-        ("hostname = 'a b'", "hostname 'a b': letters, digits"),
-        ("agents = 3", "agents: expected tables [agents.NAME]"),
-        ("[agents]\nsample = 3", "agents.sample: expected a table [agents.sample]"),
-        ("cluster = ", "Invalid value"),
-        (b"cluster = '\xff'", "not text in UTF-8"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", ["clustr = 'x'", "cluster = ", b"cluster = '\xff'"])
 def test_a_bad_configuration_is_one_message_and_exit_status_2(
-    tmp_path: Path, content: str | bytes, said: str
+    tmp_path: Path, content: str | bytes
 ) -> None:
+    """The messages are those of tests/unit/config/test_configuration.py."""
     file = tmp_path / "c.toml"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     for arguments in (["config", "check", str(file)], ["run", "--config", str(file)]):
         result = run(*arguments)
         assert result.returncode == 2
         assert result.stderr.startswith(f"ccagent: {file}: ")
-        assert said in result.stderr
         assert result.stderr.count("\n") == 1
 
 

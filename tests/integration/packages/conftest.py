@@ -65,12 +65,18 @@ def root(tmp_path: Path) -> CleanRoot:
 
 @pytest.fixture(scope="package")
 def like(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., CleanRoot]:
-    """Return the root in which packages were installed once: others are made like it."""
+    """Return the root in which packages were installed once, one after the other.
+
+    Others are made like it, also the roots with one package more.
+    """
 
     @cache
     def made(install: Callable[..., object], *names: str) -> CleanRoot:
-        root = CleanRoot(tmp_path_factory.mktemp("installed"))
-        install(root, first, names)
+        *before, last = names
+        root = CleanRoot(
+            tmp_path_factory.mktemp("installed"), made(install, *before) if before else None
+        )
+        install(root, first, (last,))
         return root
 
     return made

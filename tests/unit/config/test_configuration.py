@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ccagent.config.configuration import check
+from ccagent.config.configuration import check, load
 from ccagent.config.warnings import find_warnings
 from ccagent.errors import ConfigurationError
 from ccagent.registry import TABLES, load_table
@@ -61,3 +62,50 @@ def test_an_optional_table_has_settings_and_a_check(name: str) -> None:
     check_more(settings)
     assert check({name: {}}, "test").table(kind) == settings
     assert check({}, "test").table(kind) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("clustr = 'x'", "clustr: unknown key; did you mean 'cluster'?"),
+        ("[agents.sample]\nevery='30s'\nexclude-user=['x']",
+         "agents.sample.exclude-user: unknown key; did you mean 'exclude-users'?"),
+        ("[agents.sample]\nexclude_users=['x']",
+         "agents.sample.exclude_users: unknown key; did you mean 'exclude-users'?"),
+        ("[agents.sampel]", "agents.sampel: 'sampel' is an unknown agent; did you mean 'sample'?"),
+        ("[agents.sample]\nrollup='yes'",
+         "agents.sample.rollup: expected true or false, got a string"),
+        ("[agents.sample]\nevery='45s'",
+         "agents.sample.every: '45s' does not divide a minute; nearest: '30s' or '1m'"),
+        ("[agents.sample]\nevery='7m'", "nearest: '6m' or '10m'"),
+        ("[agents.sample]\nsource='bfp'", "agents.sample.source: "),
+        ("[agents.sample]\nextras=['cards']", "agents.sample.extras: 'cards' is unknown"),
+        ("[agents.sample]\nsinks=['bakend']\n[sinks.backend]\nurl='stdout:'",
+         "agents.sample.sinks: there is no [sinks.bakend]; did you mean 'backend'?"),
+        ("[sinks.x]\nurl='http//x'", "sinks.x.url: 'http//x' is not a sink URL"),
+        ("[sinks.x]\nurl='dri:/x'",
+         "sinks.x.url: 'dri' is an unknown kind of sink; did you mean 'dir'?"),
+        ("[sinks.x]\nurl='dir:relative'", "sinks.x: dir:relative: an absolute path is needed"),
+        ("[sinks.x]\nformat='sonar'", "sinks.x.url: a sink needs a URL"),
+        ("[sinks.x]\nurl='stdout:'\nformat='json'", "sinks.x.format: "),
+        ("[agents.sysinfo]\n[sinks.x]\nurl='stdout:'\nformat='line'", "but sysinfo has only"),
+        ("cluster = 'två ord'", "cluster 'två ord': letters, digits"),
+        ("cluster = '../x'", "cluster '../x': letters, digits"),
+        ("hostname = 'a b'", "hostname 'a b': letters, digits"),
+        ("agents = 3", "agents: expected tables [agents.NAME]"),
+        ("[agents]\nsample = 3", "agents.sample: expected a table [agents.sample]"),
+        ("cluster = ", "Invalid value"),
+        (b"cluster = '\xff'", "not text in UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_message_with_the_file(
+    tmp_path: Path, content: str | bytes, said: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ConfigurationError) as caught:
+        load(str(file))
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{file}: ")
+    assert said in problem
+    assert "\n" not in problem

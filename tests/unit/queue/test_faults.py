@@ -17,6 +17,7 @@ from ccagent.queue.queue import Queue
 from ccagent.queue.segment import DEAD
 from ccagent.queue.segment_directory import read_files
 from ccagent.records.message import Message
+from tests.support.effort import IS_NIGHTLY
 from tests.support.faulty_calls import FaultyCalls
 
 _NEVER = 1 << 30
@@ -81,7 +82,9 @@ def count_calls(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("is_lasting", [False, True])
-@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EINTR])
+@pytest.mark.parametrize(
+    "fault", [errno.ENOSPC, errno.EIO, errno.EINTR, *[errno.EDQUOT] * IS_NIGHTLY]
+)
 def test_no_failed_call_loses_a_message_or_raises(
     tmp_path: Path, fault: int, caplog: pytest.LogCaptureFixture, *, is_lasting: bool
 ) -> None:

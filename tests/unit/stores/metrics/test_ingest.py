@@ -334,7 +334,7 @@ NEW_LINES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.lists(st.sampled_from(NEW_LINES), min_size=1, max_size=6))
 def test_new_series_of_one_message_are_those_of_single_lines(lines: list[str]) -> None:
     together, alone = new_ingest(first := new_store()), new_ingest(second := new_store())
@@ -347,7 +347,7 @@ def test_new_series_of_one_message_are_those_of_single_lines(lines: list[str]) -
     assert result.bad_count == sum(one.bad_count for one in results)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.lists(st.sampled_from(TOKENS), min_size=4, max_size=6))
 def test_fast_and_general_path_agree(values: list[str]) -> None:
     slow, quick = new_store(), new_store()
@@ -374,7 +374,7 @@ def test_fast_and_general_path_agree(values: list[str]) -> None:
     assert last == points
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.text(st.sampled_from('load,=fxn1 \\"\n\t\r#-.5ei0valuecstrhom'), max_size=120))
 def test_no_text_makes_it_raise(text: str) -> None:
     store = new_store()

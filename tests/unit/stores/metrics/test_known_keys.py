@@ -42,7 +42,7 @@ def scanners() -> tuple[LineScanner, LineScanner]:
     return both
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=6 * settings().max_examples)
 @given(st.lists(st.sampled_from(WORDS), max_size=24).map(b"".join), st.sampled_from([0, 1, 150]))
 @example(b"skip,hostname=n1 value=", 150)
 @example(b"power,hostname=n1 value=1 %d\r" % NOW, 150)

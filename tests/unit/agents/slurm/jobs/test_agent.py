@@ -21,7 +21,7 @@ from ccagent.records.envelopes import JobsEnvelope
 from ccagent.records.message import Format
 from tests.support.schema import validate
 
-FAKE = f"""#!{sys.executable}
+FAKE = f"""#!{sys.executable} -IS
 import json, sys
 here = HERE
 with open(here + ".arguments", "a") as file:
@@ -43,7 +43,7 @@ if spec["fails"]:
 """
 
 
-FAKE_SCONTROL = f"""#!{sys.executable}
+FAKE_SCONTROL = f"""#!{sys.executable} -IS
 import json, sys
 spec = json.load(open(HERE + ".json"))
 status = 0
