@@ -3,11 +3,12 @@
     python benchmarks/exporter.py [SCRAPES] [--all-sets] [--without-cpufreq | --this-machine]
 
 Both exporters read a tree with 48 and with 256 hwthreads (about 1,000 and 5,000 series). They are
-scraped in turn with gzip, as Prometheus does. With --all-sets ccagent also has all other sets of
-names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. With --without-cpufreq the tree
-has no frequencies, as in most virtual machines. With --this-machine both read this machine with
-their defaults: node_exporter then also has the metrics of its own process, as ccagent has. Needs
-prometheus-node-exporter.
+scraped in turn with gzip, as Prometheus does. NODE_EXPORTER in the environment is the path of
+another node_exporter than Debian's prometheus-node-exporter. With --all-sets ccagent also has all
+other sets of names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. With
+--without-cpufreq the tree has no frequencies, as in most virtual machines. With --this-machine both
+read this machine with their defaults: node_exporter then also has the metrics of its own process,
+as ccagent has.
 """
 
 from __future__ import annotations
@@ -176,7 +177,8 @@ def free_port() -> int:
 def compare(root: Path, scrapes: int, jobs: int) -> None:
     """Scrape both exporters in turn, and print a row for each."""
     ports = (free_port(), free_port())
-    node_exporter = ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{ports[0]}"]
+    program = os.environ.get("NODE_EXPORTER", "prometheus-node-exporter")
+    node_exporter = [program, f"--web.listen-address=127.0.0.1:{ports[0]}"]
     if root != _THIS_MACHINE:
         collectors = (f"--collector.{name}" for name in _COLLECTORS)
         paths = (f"--path.procfs={root / 'proc'}", f"--path.sysfs={root / 'sys'}")

@@ -101,6 +101,37 @@ _JOB_OF_CARD = gauge(
 _USER_OF_CARD = gauge(
     "nvidia_gpu_jobUid", "Uid number of user running jobs on this GPU", *_CARD_LABELS
 )
+_ACTIVITY = (
+    *(
+        (detail, 100 * PER_PERCENT, gauge(f"nvidia_gpu_{name}", text, *_CARD_LABELS))
+        for detail, name, text in (
+            ("graphics_active", "graphics_util_percent",
+                "Percentage of time any compute/graphics app was active on the GPU"),
+            ("sm_active", "sm_util_percent", "Percentage of SMs that were busy"),
+            ("sm_occupancy", "sm_occupancy_percent",
+                "Percentage of warps that were active vs theoretical maximum"),
+            ("tensor_active", "any_tensor_util_percent",
+                "Percentage of time the GPU's SMs were doing ANY tensor operations"),
+            ("dram_active", "dram_bw_util_percent",
+                "Percentage of DRAM bw used vs theoretical maximum"),
+            *(
+                (f"fp{n}_active", f"fp{n}_util_percent",
+                    f"Percentage of time the GPU's SMs were doing non-tensor FP{n} math")
+                for n in (64, 32, 16)
+            ),
+        )
+    ),
+    *(
+        (detail, 1, gauge(f"nvidia_gpu_{name}_per_sec", f"{text} in bytes/sec", *_CARD_LABELS))
+        for detail, name, text in (
+            ("gpm_pcie_tx", "pcie_tx", "PCIe traffic from this GPU"),
+            ("gpm_pcie_rx", "pcie_rx", "PCIe traffic to this GPU"),
+            ("gpm_nvlink_rx", "nvlink_total_rx", "NvLink read bandwidth for all links"),
+            ("gpm_nvlink_tx", "nvlink_total_tx", "NvLink write bandwidth for all links"),
+        )
+    ),
+)  # fmt: skip
+"""Details of a card by NVML's GPM, as shares of 1 despite their name, as there."""
 _NVIDIA, _MAJOR = "NVIDIA", "195:"
 
 
@@ -187,6 +218,10 @@ def _name_cards(cards: CardsOnNode) -> Iterator[FamilyRows]:
             if has_value(cards, card, field)
         ],
     )
+    ordinals = {card.index: labels[:1] for card, labels in shown}
+    for name, divisor, family in _ACTIVITY:
+        values = dict(find_details(reading, ordinals, name, divisor))
+        yield family, [(own, values[own[:1]]) for _, own in shown if own[:1] in values]
     taken = [labels for _, labels in shown if labels[-2]]
     yield _JOB_OF_CARD, [(labels, int(labels[-2])) for labels in taken]
     yield _USER_OF_CARD, [(labels, int(labels[-1])) for labels in taken]

@@ -74,7 +74,7 @@ class NodeExporterSettings(Settings, frozen=True, kw_only=True):
 
     disk_exclude: Annotated[
         str, Meta(description="devices without node_disk_*; a regular expression")
-    ] = r"^(ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$"
+    ] = r"^(z?ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$"
     filesystem_exclude: Annotated[
         str, Meta(description="mount points without node_filesystem_*; a regular expression")
     ] = r"^/(dev|proc|run|sys|mnt|media|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -52,6 +53,9 @@ _COUNTERS: dict[str, tuple[str, int, str]] = {
     "counters/port_rcv_errors": (
         "port_errors_received_total", 1,
         "Number of packets containing an error that were received on this port"),
+    "counters/port_rcv_discards": (
+        "port_discards_received_total", 1,
+        "Number of inbound packets discarded by the port because the port is down or congested"),
     "counters/port_xmit_discards": (
         "port_discards_transmitted_total", 1,
         "Number of outbound packets discarded by the port because the port is down or congested"),
@@ -184,6 +188,11 @@ _READONLY = gauge("node_filesystem_readonly", "Filesystem read-only status.", *_
 _ERROR = gauge(
     "node_filesystem_device_error",
     "Whether an error occurred while getting statistics for the given device.", *_LABELS,
+    "device_error",
+)  # fmt: skip
+_MOUNT = gauge(
+    "node_filesystem_mount_info", "Filesystem mount information.",
+    "device", "major", "minor", "mountpoint",
 )  # fmt: skip
 _PATIENCE = 0.5
 _MOST_HANGING = 64
@@ -218,21 +227,25 @@ class FilesystemCollector(Collector):
             self.warn(problem)
         errors: list[tuple[Labels, float]] = []
         rows: dict[Family, list[tuple[Labels, float]]] = {
-            each: [] for each in (_SIZE, _FREE, _AVAIL, _FILES, _FILES_FREE, _READONLY)
+            each: [] for each in (_SIZE, _FREE, _AVAIL, _FILES, _FILES_FREE, _READONLY, _MOUNT)
         }
         for labels, mount in mounts.items():
             space = answers.get(mount.point)
             if space is None or isinstance(space, CcagentError):
-                errors.append((labels, 1))
+                errors.append(((*labels, _describe_error(space)), 1))
                 continue
-            errors.append((labels, 0))
+            errors.append(((*labels, ""), 0))
             unit = space.f_frsize or space.f_bsize
             rows[_SIZE].append((labels, space.f_blocks * unit))
             rows[_FREE].append((labels, space.f_bfree * unit))
             rows[_AVAIL].append((labels, space.f_bavail * unit))
             rows[_FILES].append((labels, space.f_files))
             rows[_FILES_FREE].append((labels, space.f_ffree))
-            rows[_READONLY].append((labels, space.f_flag & _READ_ONLY_FLAG))
+            # ext4 does not set the flag after an error of the device.
+            is_stopped = int("emergency_ro" in mount.options.split(","))
+            rows[_READONLY].append((labels, space.f_flag & _READ_ONLY_FLAG or is_stopped))
+            major, _, minor = mount.device.partition(":")
+            rows[_MOUNT].append(((mount.source, major, minor, mount.point), 1))
         yield _ERROR, errors
         yield from rows.items()
 
@@ -251,3 +264,11 @@ class FilesystemCollector(Collector):
         if len(found) > _MOST_MOUNTS:
             self.warn(f"{len(found)} mounts: only the first {_MOST_MOUNTS} have series")
         return dict(islice(found.items(), _MOST_MOUNTS))
+
+
+def _describe_error(error: CcagentError | None) -> str:
+    """Return the label `device_error`: in node_exporter's words, if they are the system's."""
+    if error is None:
+        return "mountpoint timeout"
+    number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
+    return os.strerror(number).lower() if number else str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import NotHereError, NotPermittedError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ccagent.exporter.exposition import FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
+    from ccagent.machine.hwmon import HwmonChip
     from ccagent.machine.node import Node
 
 _SENSOR = re.compile(
@@ -54,9 +56,12 @@ _UNITS: dict[str, tuple[str, float, str]] = {
     "curr": ("_amps", 1e-3, "current"),
     "energy": ("_joule_total", 1e-6, "joules used so far"),
     "power": ("_watt", 1e-6, "power usage in watts"),
-    "humidity": ("", 1e-6, "humidity, as a ratio"),
+    "humidity": (
+        "", 1e-6,
+        "humidity, as a ratio (multiply with 100.0 to get the humidity as a percentage)",
+    ),
     "fan": ("_rpm", 1, "fan revolutions per minute"),
-}
+}  # fmt: skip
 """Suffix, factor and help, by sensor type."""
 
 
@@ -65,6 +70,8 @@ def name_sensor(kind: str, element: str) -> tuple[str, float, str]:
     if kind in _SPECIAL:
         name, factor, text = _SPECIAL[kind]
         return f"node_hwmon_{name}", factor, text
+    if (kind, element) == ("freq", "input"):
+        return "node_hwmon_freq_freq_mhz", 1e-6, "Hardware monitor for GPU frequency in MHz"
     shown = element or "input"
     name = f"node_hwmon_{kind}" + ("" if shown == "input" else f"_{clean_name(element)}")
     if element in {"fault", "alarm"}:
@@ -123,10 +130,8 @@ class HwmonCollector(Collector):
     def _find(self, node: Node) -> None:
         self._values, self._chips, self._sensor_labels = [], [], []
         # By name, as node_exporter does: hwmon10 comes before hwmon2.
-        for each in sorted(list_chips(node, node.list(HWMON), []), key=lambda c: str(c.number)):
-            place = f"{HWMON}/hwmon{each.number}"
-            title = clean_name(each.name) if each.directory == place else ""
-            chip = _chip_of(node, place, title)
+        chips = sorted(list_chips(node, node.list(HWMON), []), key=lambda c: str(c.number))
+        for each, chip, title in _name_chips(node, chips):
             if title:
                 self._chips.append(((chip, title), 1))
             for directory, files in list_files(node, each):
@@ -143,6 +148,10 @@ class HwmonCollector(Collector):
             if label:
                 self._sensor_labels.append(((label, chip, sensor), 1))
             return
+        if (kind, element) == ("freq", "input"):
+            sensor = clean_name(read_text(node, path.removesuffix("input") + "label"))
+            if not sensor:
+                return
         name, factor, text = name_sensor(kind, element)
         family = self._families.get(name)
         if family is None:
@@ -151,6 +160,24 @@ class HwmonCollector(Collector):
             make = counter if name.endswith("_total") else gauge
             family = self._families[name] = make(name, text, "chip", "sensor")
         self._values.append(_Value(path, family, (chip, sensor), factor))
+
+
+def _name_chips(node: Node, chips: list[HwmonChip]) -> Iterator[tuple[HwmonChip, str, str]]:
+    """Yield the chips with their label `chip`, which is unique, and the name of their driver.
+
+    Several chips of a device have their name after its name, or hwmonN if that is equal, too.
+    """
+    found: list[tuple[HwmonChip, str, str]] = []
+    for each in chips:
+        place = f"{HWMON}/hwmon{each.number}"
+        title = clean_name(each.name) if each.directory == place else ""
+        found.append((each, _chip_of(node, place, title), title))
+    bases = Counter(base for _, base, _ in found)
+    names = Counter((base, title) for _, base, title in found)
+    for each, base, title in found:
+        is_alike = not title or names[base, title] > 1
+        suffix = f"hwmon{each.number}" if is_alike else title
+        yield each, f"{base}_{suffix}" if bases[base] > 1 else base, title
 
 
 def _chip_of(node: Node, place: str, title: str) -> str:
@@ -171,6 +198,11 @@ _EDAC_FAMILIES = tuple(
             f"node_edac_csrow_{kind}_errors_total",
             f"Total {kind} memory errors for this csrow.", "controller", "csrow",
         ),
+        counter(
+            f"node_edac_channel_{kind}_errors_total",
+            f"Total {kind} memory errors for this channel.",
+            "controller", "csrow", "channel", "dimm_label",
+        ),
         short,
     )
     for kind, short in (("correctable", "ce"), ("uncorrectable", "ue"))
@@ -178,12 +210,13 @@ _EDAC_FAMILIES = tuple(
 
 
 def read_edac(node: Node) -> Iterator[FamilyRows]:
-    """Read /sys/devices/system/edac/mc: memory errors by controller and row."""
+    """Read /sys/devices/system/edac/mc: memory errors by controller, row and channel."""
     names = list_names(node, _EDAC)
     controllers = [name for name in names if re.fullmatch("mc[0-9]+", name)]
-    for of_controllers, of_rows, short in _EDAC_FAMILIES:
+    for of_controllers, of_rows, of_channels, short in _EDAC_FAMILIES:
         totals: list[tuple[Labels, float]] = []
         parts: list[tuple[Labels, float]] = []
+        channels: list[tuple[Labels, float]] = []
         for name in controllers:
             place, number = f"{_EDAC}/{name}", name[2:]
             total = read_number(node, f"{place}/{short}_count")
@@ -197,8 +230,22 @@ def read_edac(node: Node) -> Iterator[FamilyRows]:
                     count = read_number(node, f"{place}/{row}/{short}_count")
                     if count is not None:
                         parts.append(((number, row[5:]), count))
+                    for channel, label, errors in _read_channels(node, f"{place}/{row}", short):
+                        channels.append(((number, row[5:], channel, label), errors))
         yield of_controllers, totals
         yield of_rows, parts
+        yield of_channels, channels
+
+
+def _read_channels(node: Node, row: str, short: str) -> Iterator[tuple[str, str, int]]:
+    """Yield number, label of the DIMM and errors of the channels of a row."""
+    for file in list_names(node, row):
+        channel = file.removeprefix("ch").removesuffix(f"_{short}_count")
+        errors = read_number(node, f"{row}/{file}") if channel.isdecimal() else None
+        if errors is not None:
+            label = read_text(node, f"{row}/ch{channel}_dimm_label").strip().replace("#", "")
+            label = label.replace("csrow", "_csrow").replace("channel", "_channel")
+            yield channel, label or "unknown", errors
 
 
 _THERMAL = "sys/class/thermal"

@@ -1,4 +1,4 @@
-"""Collectors of CPUs, memory and block devices: cpu, stat, meminfo, diskstats and others."""
+"""Collectors of CPUs and memory: cpu, stat, meminfo, pressure and others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import (
     CPU_STATES,
-    parse_diskstats,
     parse_interrupts,
     parse_kernel_stat,
     parse_loadavg,
@@ -59,6 +58,7 @@ _ISOLATED = gauge(
     "node_cpu_isolated",
     "Whether each core is isolated, information from /sys/devices/system/cpu/isolated.", "cpu",
 )  # fmt: skip
+_ONLINE = gauge("node_cpu_online", "CPUs that are online and being scheduled.", "cpu")
 _IDLE = slice(CPU_STATES.index("idle"), CPU_STATES.index("idle") + 1)
 """Only a fall of idle time is judged, as in node_exporter."""
 
@@ -100,6 +100,11 @@ class CpuCollector(Collector):
         with suppress(CcagentError):
             isolated = read_parsed(node, f"{CPUS}/isolated", parse_cpu_list)
             yield _ISOLATED, [((str(cpu),), 1) for cpu in isolated]
+        if node.exists(f"{CPUS}/cpu0/online"):  # as node_exporter, which has none otherwise
+            with suppress(CcagentError):
+                there = read_parsed(node, f"{CPUS}/present", parse_cpu_list)
+                online = {*read_parsed(node, f"{CPUS}/online", parse_cpu_list)}
+                yield _ONLINE, [((str(cpu),), int(cpu in online)) for cpu in there]
         yield from self._throttles(node)
 
     def _throttles(self, node: Node) -> Iterator[FamilyRows]:
@@ -269,6 +274,7 @@ _FREQUENCY = {
     name: gauge(f"node_cpu_{public}_hertz", text, "cpu")
     for name, public, text in (
         ("cpuinfo_cur_freq", "frequency", "Current CPU thread frequency in hertz."),
+        ("cpuinfo_avg_freq", "frequency_avg", "Average CPU thread frequency in hertz."),
         ("cpuinfo_min_freq", "frequency_min", "Minimum CPU thread frequency in hertz."),
         ("cpuinfo_max_freq", "frequency_max", "Maximum CPU thread frequency in hertz."),
         ("scaling_cur_freq", "scaling_frequency", "Current scaled CPU thread frequency in hertz."),
@@ -286,6 +292,11 @@ _FREQUENCY = {
 }
 
 
+_GOVERNOR = gauge(
+    "node_cpu_scaling_governor", "Current enabled CPU frequency governor.", "cpu", "governor"
+)
+
+
 class CpufreqCollector(Collector):
     """Frequencies of hwthreads in /sys/devices/system/cpu/cpu*/cpufreq, where the unit is kHz."""
 
@@ -295,6 +306,7 @@ class CpufreqCollector(Collector):
         super().__init__(settings, sources)
         self._names: list[str] = []
         self._paths: dict[Family, list[tuple[str, Labels]]] = {}
+        self._governors: list[tuple[str, str, list[str]]] = []
         self._listed_before = 0
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
@@ -305,6 +317,7 @@ class CpufreqCollector(Collector):
         if names != self._names or self._listed_before > _LISTED_EVERY:
             self._names, self._listed_before = names, 0
             self._paths = _list_frequencies(node, names)
+            self._governors = [*_list_governors(node, names)]
         for family, paths in self._paths.items():
             rows: list[tuple[Labels, float]] = []
             for path, labels in paths:
@@ -312,6 +325,25 @@ class CpufreqCollector(Collector):
                 if value is not None:
                     rows.append((labels, value * 1000))
             yield family, rows
+        chosen = [(cpu, read_text(files, path), known) for path, cpu, known in self._governors]
+        yield (
+            _GOVERNOR,
+            [
+                ((cpu, name), int(name == governor))
+                for cpu, governor, known in chosen
+                for name in known
+                if governor
+            ],
+        )
+
+
+def _list_governors(node: Node, names: list[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the path of its governor, the number and the available governors by hwthread."""
+    for name in sorted(each for each in names if each[:3] == "cpu" and each[3:].isdigit()):
+        directory = f"{CPUS}/{name}/cpufreq"
+        known = read_text(node, f"{directory}/scaling_available_governors").split()
+        if known:
+            yield f"{directory}/scaling_governor", name[3:], known
 
 
 def _list_frequencies(node: Node, names: list[str]) -> dict[Family, list[tuple[str, Labels]]]:
@@ -359,79 +391,3 @@ def read_vmstat(node: Node) -> Iterator[FamilyRows]:
         family = _name_event(name)
         if family is not None:
             yield family, [((), value)]
-
-
-_SECTOR = 512
-_DEVICE = ("device",)
-_COLUMNS: tuple[tuple[str, float, str], ...] = (
-    ("reads_completed_total", 1, "The total number of reads completed successfully."),
-    ("reads_merged_total", 1, "The total number of reads merged."),
-    ("read_bytes_total", _SECTOR, "The total number of bytes read successfully."),
-    ("read_time_seconds_total", 1e-3, "The total number of seconds spent by all reads."),
-    ("writes_completed_total", 1, "The total number of writes completed successfully."),
-    ("writes_merged_total", 1, "The number of writes merged."),
-    ("written_bytes_total", _SECTOR, "The total number of bytes written successfully."),
-    ("write_time_seconds_total", 1e-3, "This is the total number of seconds spent by all writes."),
-    ("io_now", 1, "The number of I/Os currently in progress."),
-    ("io_time_seconds_total", 1e-3, "Total seconds spent doing I/Os."),
-    ("io_time_weighted_seconds_total", 1e-3, "The weighted # of seconds spent doing I/Os."),
-    ("discards_completed_total", 1, "The total number of discards completed successfully."),
-    ("discards_merged_total", 1, "The total number of discards merged."),
-    ("discarded_sectors_total", 1, "The total number of sectors discarded successfully."),
-    ("discard_time_seconds_total", 1e-3,
-     "This is the total number of seconds spent by all discards."),
-    ("flush_requests_total", 1, "The total number of flush requests completed successfully"),
-    ("flush_requests_time_seconds_total", 1e-3,
-     "This is the total number of seconds spent by all flush requests."),
-)  # fmt: skip
-_FAMILIES = tuple(
-    (Family(f"node_disk_{name}", "gauge" if name == "io_now" else "counter", text, _DEVICE), factor)
-    for name, factor, text in _COLUMNS
-)
-_INFO = gauge(
-    "node_disk_info", "Info of /sys/block/<block_device>.",
-    "device", "major", "minor", "path", "wwn", "model", "serial", "revision",
-)  # fmt: skip
-_UDEV = re.compile(r"^E:(ID_PATH|ID_WWN|ID_MODEL|ID_SERIAL_SHORT|ID_REVISION)=(.*)$", re.MULTILINE)
-
-
-class DiskCollector(Collector):
-    """Requests, bytes and times of block devices."""
-
-    name = "diskstats"
-
-    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
-        super().__init__(settings, sources)
-        self._excluded = re.compile(settings.node_exporter.disk_exclude)
-        self._info: dict[tuple[str, int, int], Labels] = {}
-
-    def collect(self, node: Node) -> Iterator[FamilyRows]:
-        """Read /proc/diskstats, and once per device the database of udev."""
-        disks = [
-            disk
-            for disk in read_parsed(node, "proc/diskstats", parse_diskstats)
-            if not self._excluded.search(disk.name)
-        ]
-        known = self._info
-        self._info = {}
-        for disk in disks:
-            key = (disk.name, disk.major, disk.minor)
-            self._info[key] = known.get(key) or _describe(node, *key)
-        yield _INFO, [(labels, 1) for labels in self._info.values()]
-        names = [(disk.name,) for disk in disks]
-        for column, (family, factor) in enumerate(_FAMILIES):
-            rows: list[tuple[Labels, float]] = []
-            for labels, disk in zip(names, disks, strict=True):
-                if column < len(disk.stats):
-                    value = disk.stats[column]
-                    rows.append((labels, value / 1000 if factor == 1e-3 else value * factor))
-            yield family, rows
-
-
-def _describe(node: Node, name: str, major: int, minor: int) -> Labels:
-    """Return the labels of a device from the database of udev; empty values if it has none."""
-    known = dict(_UDEV.findall(read_text(node, f"run/udev/data/b{major}:{minor}")))
-    return (
-        name, str(major), str(minor), known.get("ID_PATH", ""), known.get("ID_WWN", ""),
-        known.get("ID_MODEL", ""), known.get("ID_SERIAL_SHORT", ""), known.get("ID_REVISION", ""),
-    )  # fmt: skip

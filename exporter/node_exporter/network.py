@@ -118,9 +118,10 @@ _CLASS_FAMILIES = {
 }
 _UP = gauge("node_network_up", "Value is 1 if operstate is 'up', 0 otherwise.", "device")
 _WORDS = ("address", "broadcast", "duplex", "operstate", "ifalias")
+_IFF_UP = 1
 _INFO = gauge(
     "node_network_info", "Non-numeric data from /sys/class/net/<iface>, value is always 1.",
-    "device", *_WORDS,
+    "device", *_WORDS, "adminstate",
 )  # fmt: skip
 
 
@@ -167,7 +168,10 @@ class NetclassCollector(Collector):
                 for device, (*_, state, _) in zip(devices, words, strict=True)
             ],
         )
-        yield _INFO, [((*device, *each), 1) for device, each in zip(devices, words, strict=True)]
+        flags = dict(rows["flags"])
+        admin = ["up" if int(flags.get(device, 0)) & _IFF_UP else "down" for device in devices]
+        infos = zip(devices, words, admin, strict=True)
+        yield _INFO, [((*device, *each, state), 1) for device, each, state in infos]
         for file, (family, _) in _CLASS_FAMILIES.items():
             yield family, rows[file]
 

@@ -195,6 +195,18 @@ def read_filefd(node: Node) -> Iterator[FamilyRows]:
     yield _MAXIMUM, [((), maximum)]
 
 
+_HUNG = counter(
+    "node_kernel_hung_tasks_total",
+    "Total number of tasks that have been detected as hung since the system booted.",
+)
+
+
+def read_kernel_hung(node: Node) -> Iterator[FamilyRows]:
+    """Read the number of hung tasks. NotHereError before Linux 6.13."""
+    content = node.read_single("proc/sys/kernel/hung_task_detect_count")
+    yield _HUNG, [((), unsigned(content.strip()))]
+
+
 _BITS = gauge("node_entropy_available_bits", "Bits of available entropy.")
 _POOL = gauge("node_entropy_pool_size_bits", "Bits of entropy pool.")
 
@@ -254,7 +266,7 @@ class DmiCollector(Collector):
             self._values = tuple(found.values())
             self._family = gauge(
                 "node_dmi_info",
-                f"A metric with a constant '1' value labeled by {', '.join(sorted(found))} if"
+                f"A metric with a constant '1' value labeled by {', '.join(_DMI.values())} if"
                 " provided by DMI.",
                 *found,
             )

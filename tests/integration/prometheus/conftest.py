@@ -1,4 +1,7 @@
-"""A daemon with an exporter, node_exporter beside it, and a Prometheus that scrapes."""
+"""A daemon with an exporter, node_exporter beside it, and a Prometheus that scrapes.
+
+NODE_EXPORTER in the environment is the path of another node_exporter than Debian's.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from ccagent.exporter.settings import NodeExporterSettings
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.support.running import CCAGENT, Running, until
@@ -36,6 +40,9 @@ def is_open(port: int) -> bool:
 
 ON_DEMAND = ("interrupts", "mountstats", "processes", "tcpstat")
 """Collectors that node_exporter and ccagent run on demand only."""
+
+
+NODE_EXPORTER = os.environ.get("NODE_EXPORTER", "prometheus-node-exporter")
 
 
 class Exporter(Running):
@@ -69,12 +76,17 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def node_exporter() -> Generator[str]:
-    """The address of a real node_exporter with Debian's defaults and collectors on demand."""
+    """The address of a real node_exporter with ccagent's defaults and collectors on demand."""
     port = free_port()
+    excluded = NodeExporterSettings()
     with subprocess.Popen(
         [
-            "prometheus-node-exporter",
+            NODE_EXPORTER,
             f"--web.listen-address=127.0.0.1:{port}",
+            f"--collector.diskstats.device-exclude={excluded.disk_exclude}",
+            f"--collector.filesystem.mount-points-exclude={excluded.filesystem_exclude}",
+            f"--collector.filesystem.fs-types-exclude={excluded.filesystem_types_exclude}",
+            f"--collector.netdev.device-exclude={excluded.network_exclude}",
             *(f"--collector.{name}" for name in ON_DEMAND),
         ],
         stderr=subprocess.DEVNULL,

@@ -98,6 +98,9 @@ def test_princetons_queries_find_a_job(node: TreeNode) -> None:
     assert found[f"nvidia_gpu_power_usage_milliwatts{{{card}}}"] == 300_000
     assert found[f"nvidia_gpu_jobId{{{card}}}"] == 12
     assert found["nvidia_gpu_num_devices"] == 2
+    found = collected(with_cards(make(JobstatsCollector), BOTH_VENDORS), node)
+    assert found[f"nvidia_gpu_fp64_util_percent{{{card}}}"] == 0.12
+    assert found[f"nvidia_gpu_nvlink_total_rx_per_sec{{{card}}}"] == 2**20
 
 
 def test_a_card_without_a_job_has_no_job(node: TreeNode) -> None:

@@ -18,17 +18,32 @@ PROMETHEUS_3 = (
     "escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
 
+PROTOBUF = (
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+)
+PROMETHEUS_3_NATIVE_HISTOGRAMS = (
+    f"{PROTOBUF};q=0.6,application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;"
+    "escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+"""With `scrape_native_histograms`, of Prometheus 3.14. OpenTelemetry's receiver is Prometheus'."""
+VMAGENT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
+TELEGRAF = f"{PROTOBUF};q=0.7,text/plain;version=0.0.4;q=0.3"
+
 
 @pytest.mark.parametrize(
     ("accept", "chosen"),
     [
         (PROMETHEUS_2, OPENMETRICS),
         (PROMETHEUS_3, OPENMETRICS),
+        (PROMETHEUS_3_NATIVE_HISTOGRAMS, OPENMETRICS),
+        (VMAGENT, TEXT),
+        (TELEGRAF, TEXT),
+        ("text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,*/*;q=0.5", TEXT),
         ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", TEXT),
         ("", TEXT),
         ("*/*", TEXT),
         ("text/html", TEXT),
-        ("application/vnd.google.protobuf;proto=x;encoding=delimited,text/plain;q=0.3", TEXT),
         ("application/openmetrics-text", OPENMETRICS),
         ("application/openmetrics-text;q=0,text/plain;q=0.1", TEXT),
         ("text/plain;q=0.9,application/openmetrics-text;q=0.9", TEXT),

@@ -109,6 +109,59 @@ def parse_file_nr(content: bytes) -> tuple[int, int]:
     return int(words[0]), int(words[2])
 
 
+class MdArray(NamedTuple):
+    """An array of disks in /proc/mdstat.
+
+    state: `active` or `inactive`; `recovering`, `reshaping`, `checking` or `resyncing` while its
+    disks are read. active, failed, spare, required: disks. blocks, synced: of 1 KiB.
+    """
+
+    name: str
+    state: str
+    active: int
+    failed: int
+    spare: int
+    required: int
+    blocks: int
+    synced: int
+
+
+_ARRAY = re.compile(r"^(\w\S*) : (\w+)(.*)\n +([0-9]{1,18}) blocks(.*)\n((?: .*\n)*)", re.MULTILINE)
+_DISKS = re.compile(r" \[([0-9]{1,9})/([0-9]{1,9})\]")
+_ACTIVITY = re.compile(r"[ \t](recovery|reshape|check|resync) *=(?:.*\(([0-9]{1,18})/)?")
+_ACTIVITIES = {
+    "recovery": "recovering", "reshape": "reshaping", "check": "checking", "resync": "resyncing",
+}  # fmt: skip
+
+
+def parse_mdstat(content: bytes) -> list[MdArray]:
+    """Parse /proc/mdstat; other lines than those of arrays are ignored.
+
+    Arrays without redundancy have no line of disks: each of their disks is needed.
+    """
+    found: list[MdArray] = []
+    for array in _ARRAY.findall(content.decode("ascii", "replace")):
+        name, state, devices, size, disks, rest = array
+        numbers, activity = _DISKS.search(disks), _ACTIVITY.search(rest)
+        required = active = 0
+        if state != "inactive":
+            all_disks = devices.count("[")
+            required, active = map(int, numbers.groups()) if numbers else (all_disks, all_disks)
+        found.append(
+            MdArray(
+                name=name,
+                state=_ACTIVITIES[activity[1]] if activity else state,
+                active=active,
+                failed=devices.count("(F)"),
+                spare=devices.count("(S)"),
+                required=required,
+                blocks=int(size),
+                synced=int((activity[2] or 0) if activity else size),
+            )
+        )
+    return found
+
+
 def parse_vmstat(content: bytes) -> dict[str, int]:
     """Return events, pages or KiB by name. Raise UnparsableError for other text."""
     words = content.decode("ascii", "replace").split()

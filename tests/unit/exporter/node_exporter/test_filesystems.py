@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Generator
@@ -18,7 +19,8 @@ from tests.support.tree import TreeNode
 MOUNTS = (
     "1 1 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /hung rw - nfs server:/x rw\n"
     "3 1 8:3 / /home rw - xfs /dev/sdb ro\n4 1 0:1 / /proc rw - proc proc rw\n"
-    "5 1 0:2 / /with\\040space rw - tmpfs tmpfs rw\n6 1 0:3 / /gone rw - tmpfs tmpfs rw\n"
+    "5 1 0:2 / /with\\040space rw - ext4 /dev/sdc rw,emergency_ro\n"
+    "6 1 0:3 / /gone rw - tmpfs tmpfs rw\n"
 )
 
 
@@ -35,7 +37,7 @@ class HangingNode(TreeNode):
         if path.startswith("hung"):
             self.released.wait(30)
         if path == "gone":
-            raise NotHereError("gone")
+            raise NotHereError("gone") from FileNotFoundError(errno.ENOENT, "")
         return os.statvfs("/")
 
 
@@ -66,6 +68,24 @@ def test_one_that_hangs_costs_itself_and_is_left_alone(node: HangingNode) -> Non
         assert found[size] > 0
         assert not any("/hung" in name and "size" in name for name in found)
     assert node.asked.count("hung") == 1
+
+
+def test_an_error_has_its_reason(node: HangingNode) -> None:
+    found = collected(make(FilesystemCollector), node)
+    assert {"mountpoint timeout", "no such file or directory"} == {
+        name.partition('device_error="')[2].partition('"')[0]
+        for name, value in found.items()
+        if name.startswith("node_filesystem_device_error") and value
+    }
+
+
+def test_a_file_system_that_ext4_has_stopped_is_read_only(node: HangingNode) -> None:
+    node.released.set()
+    found = collected(make(FilesystemCollector), node)
+    labels = 'device="/dev/sdc",fstype="ext4",mountpoint="/with space"'
+    assert found[f"node_filesystem_readonly{{{labels}}}"] == 1
+    labels = 'device="/dev/sda1",major="8",minor="1",mountpoint="/"'
+    assert found[f"node_filesystem_mount_info{{{labels}}}"] == 1
 
 
 def test_readers_of_one_scrape_ask_once(node: HangingNode) -> None:

@@ -14,6 +14,7 @@ from ccagent.exporter.node_exporter.kernel import (
     read_schedstat,
     read_stat,
 )
+from ccagent.exporter.node_exporter.system import read_kernel_hung
 from ccagent.machine.node import Node
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
@@ -112,9 +113,36 @@ def test_frequencies_are_in_hertz(tmp_path: Path) -> None:
         place = tmp_path / "sys/devices/system/cpu" / cpu / "cpufreq"
         place.mkdir(parents=True)
         (place / "scaling_cur_freq").write_text(f"{speed}\n")
+    (place / "cpuinfo_avg_freq").write_text("790000\n")
+    (place / "scaling_governor").write_text("powersave\n")
+    (place / "scaling_available_governors").write_text("performance powersave \n")
     (tmp_path / "sys/devices/system/cpu/cpufreq").mkdir()
     node = Node(root=str(tmp_path), hostname="n", cluster="c")
     assert collected(make(CpufreqCollector), node) == {
         'node_cpu_scaling_frequency_hertz{cpu="0"}': 2.4e9,
         'node_cpu_scaling_frequency_hertz{cpu="11"}': 8e8,
+        'node_cpu_frequency_avg_hertz{cpu="11"}': 7.9e8,
+        'node_cpu_scaling_governor{cpu="11",governor="performance"}': 0,
+        'node_cpu_scaling_governor{cpu="11",governor="powersave"}': 1,
     }
+
+
+def test_hwthreads_that_are_offline(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    place = tmp_path / "sys/devices/system/cpu"
+    (place / "cpu0").mkdir(parents=True)
+    (place / "present").write_text("0-2\n")
+    (place / "online").write_text("0,2\n")
+    name = 'node_cpu_online{cpu="%d"}'
+    assert name % 0 not in collected(make(CpuCollector), node)
+    (place / "cpu0/online").write_text("1\n")
+    found = collected(make(CpuCollector), node)
+    assert [found[name % cpu] for cpu in range(3)] == [1, 0, 1]
+
+
+def test_hung_tasks(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    with pytest.raises(NotHereError):
+        collected(make(read_kernel_hung), node)
+    node.write("sys/kernel/hung_task_detect_count", "42\n")
+    assert collected(make(read_kernel_hung), node) == {"node_kernel_hung_tasks_total": 42}

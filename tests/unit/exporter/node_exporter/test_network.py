@@ -23,6 +23,16 @@ def test_exchanged_names_exchange_the_values(tmp_path: Path) -> None:
     assert _mtu(collected(collector, node)) == {"eth0": 9000, "eth1": 1500}
 
 
+def test_an_interface_that_is_switched_off(tmp_path: Path) -> None:
+    place = tmp_path / "sys/class/net/eth0"
+    place.mkdir(parents=True)
+    (place / "mtu").write_text("1500\n")
+    for flags, state in (("0x1003", "up"), ("0x1002", "down")):
+        (place / "flags").write_text(f"{flags}\n")
+        found = collected(make(NetclassCollector), TreeNode(tmp_path))
+        assert [name for name in found if f'adminstate="{state}"' in name]
+
+
 def _mtu(found: dict[str, float]) -> dict[str, float]:
     prefix = 'node_network_mtu_bytes{device="'
     return {
