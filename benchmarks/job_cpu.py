@@ -138,7 +138,9 @@ class SharedSource(ProcessSource):
     """A source whose readings all mixes get: what ended has one reader per process."""
 
     def __init__(self, source: ProcessSource) -> None:
+        super().__init__()
         self.name = source.name
+        self.errors = source.errors
         self._source = source
         self._processes: list[Process] = []
         self._read_at = time.monotonic()
@@ -150,11 +152,6 @@ class SharedSource(ProcessSource):
         self._processes = self._source.read()
         self.counts_ended = self._source.counts_ended
         return self._read_at - before
-
-    @property
-    def errors(self) -> list[str]:
-        """Return the errors of the last reading."""
-        return self._source.errors
 
     def begin(self) -> None:
         """Do nothing: the first reading is taken."""
