@@ -229,15 +229,14 @@ class ProcfsSource(ProcessSource):
                         processes.append(process)
                         continue
                 process = self._advance(entry, stat_raw)
-            except (ProcessLookupError, *GONE):
-                # The process has ended; another process may have its pid now.
+            except (ProcessLookupError, NotPermittedError, *GONE):
+                # The process has ended, and another one may have its pid; or /proc hides it now.
                 self._forget(name)
                 fresh.append(name)
                 continue
             except (OSError, CcagentError) as error:
                 path = f"/proc/{name}" if isinstance(error, OSError) else f"/proc/{name}/stat"
                 self.errors.add(path, error)
-                self._forget(name)
                 continue
             if process is not None:
                 processes.append(process)
