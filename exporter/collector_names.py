@@ -22,7 +22,7 @@ COLLECTORS: dict[str, dict[str, str]] = {
         "cpufreq": f"{_NODE}.kernel:CpufreqCollector",
         "diskstats": f"{_NODE}.disks:DiskCollector",
         "dmi": f"{_NODE}.system:DmiCollector",
-        "edac": f"{_NODE}.hardware:read_edac",
+        "edac": f"{_NODE}.hardware:EdacCollector",
         "entropy": f"{_NODE}.system:read_entropy",
         "filefd": f"{_NODE}.system:read_filefd",
         "filesystem": f"{_NODE}.fabrics:FilesystemCollector",

@@ -209,43 +209,58 @@ _EDAC_FAMILIES = tuple(
 )  # fmt: skip
 
 
-def read_edac(node: Node) -> Iterator[FamilyRows]:
-    """Read /sys/devices/system/edac/mc: memory errors by controller, row and channel."""
-    names = list_names(node, _EDAC)
-    controllers = [name for name in names if re.fullmatch("mc[0-9]+", name)]
-    for of_controllers, of_rows, of_channels, short in _EDAC_FAMILIES:
-        totals: list[tuple[Labels, float]] = []
-        parts: list[tuple[Labels, float]] = []
-        channels: list[tuple[Labels, float]] = []
-        for name in controllers:
-            place, number = f"{_EDAC}/{name}", name[2:]
-            total = read_number(node, f"{place}/{short}_count")
-            if total is not None:
-                totals.append(((number,), total))
-            unknown = read_number(node, f"{place}/{short}_noinfo_count")
-            if unknown is not None:
-                parts.append(((number, "unknown"), unknown))
-            for row in list_names(node, place):
-                if re.fullmatch("csrow[0-9]+", row):
-                    count = read_number(node, f"{place}/{row}/{short}_count")
-                    if count is not None:
-                        parts.append(((number, row[5:]), count))
-                    for channel, label, errors in _read_channels(node, f"{place}/{row}", short):
-                        channels.append(((number, row[5:], channel, label), errors))
-        yield of_controllers, totals
-        yield of_rows, parts
-        yield of_channels, channels
+class EdacCollector(Collector):
+    """Memory errors by controller, row and channel. New ones are found within a minute."""
+
+    name = "edac"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._counts: list[tuple[str, Family, Labels]] = []
+        self._known_until = 0.0
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read /sys/devices/system/edac/mc."""
+        now = node.clock.monotonic()
+        if now >= self._known_until:
+            self._counts = [*_find_counts(node)]
+            self._known_until = now + _KNOWN_FOR
+        files = self.keep_files(node)
+        rows: dict[Family, list[tuple[Labels, float]]] = {}
+        for path, family, labels in self._counts:
+            count = read_number(files, path)
+            if count is not None:
+                rows.setdefault(family, []).append((labels, count))
+        yield from rows.items()
 
 
-def _read_channels(node: Node, row: str, short: str) -> Iterator[tuple[str, str, int]]:
-    """Yield number, label of the DIMM and errors of the channels of a row."""
-    for file in list_names(node, row):
-        channel = file.removeprefix("ch").removesuffix(f"_{short}_count")
-        errors = read_number(node, f"{row}/{file}") if channel.isdecimal() else None
-        if errors is not None:
-            label = read_text(node, f"{row}/ch{channel}_dimm_label").strip().replace("#", "")
-            label = label.replace("csrow", "_csrow").replace("channel", "_channel")
-            yield channel, label or "unknown", errors
+def _find_counts(node: Node) -> Iterator[tuple[str, Family, Labels]]:
+    """Yield the files with counts of errors, with family and labels."""
+    for name in list_names(node, _EDAC):
+        place, number = f"{_EDAC}/{name}", name.removeprefix("mc")
+        if name != f"mc{number}" or not number.isdecimal():
+            continue
+        for of_controller, of_row, _, short in _EDAC_FAMILIES:
+            yield f"{place}/{short}_count", of_controller, (number,)
+            yield f"{place}/{short}_noinfo_count", of_row, (number, "unknown")
+        for directory in list_names(node, place):
+            row = directory.removeprefix("csrow")
+            if directory != f"csrow{row}" or not row.isdecimal():
+                continue
+            for _, of_row, of_channel, short in _EDAC_FAMILIES:
+                yield f"{place}/{directory}/{short}_count", of_row, (number, row)
+                for file in list_names(node, f"{place}/{directory}"):
+                    channel = file.removeprefix("ch").removesuffix(f"_{short}_count")
+                    if channel.isdecimal():
+                        path = f"{place}/{directory}/ch{channel}_dimm_label"
+                        labels = (number, row, channel, _name_dimm(read_text(node, path)))
+                        yield f"{place}/{directory}/{file}", of_channel, labels
+
+
+def _name_dimm(text: str) -> str:
+    """Return the label of a DIMM as node_exporter writes it."""
+    name = text.strip().replace("#", "").replace("csrow", "_csrow")
+    return name.replace("channel", "_channel") or "unknown"
 
 
 _THERMAL = "sys/class/thermal"

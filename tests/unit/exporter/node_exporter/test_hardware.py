@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ccagent.errors import NotHereError
 from ccagent.exporter.node_exporter.disks import DiskCollector, read_mdadm
-from ccagent.exporter.node_exporter.hardware import HwmonCollector, read_edac
+from ccagent.exporter.node_exporter.hardware import EdacCollector, HwmonCollector
 from ccagent.machine.procfs.system import MdArray, parse_mdstat
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
@@ -88,7 +88,7 @@ def test_memory_errors_by_dimm(node: TreeNode, write: Write) -> None:
     place = "sys/devices/system/edac/mc/mc0/csrow2"
     write(place, ce_count="7", ch0_ce_count="5", ch1_ce_count="2", ch1_ue_count="1")
     write(place, ch0_dimm_label="CPU_SrcID#0_MC#0_Chan#0_DIMM#0")
-    found = collected(make(read_edac), node)
+    found = collected(make(EdacCollector), node)
     prefix = 'errors_total{channel="%d",controller="0",csrow="2",dimm_label="%s"}'
     first, second = prefix % (0, "CPU_SrcID0_MC0_Chan0_DIMM0"), prefix % (1, "unknown")
     assert {name: value for name, value in found.items() if "channel" in name} == {
