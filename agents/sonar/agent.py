@@ -238,7 +238,7 @@ class SampleAgent(Agent[SampleSettings]):
                 cluster=node.cluster,
                 node=node.hostname,
                 system=system,
-                jobs=self._with_accounts(jobs, counters, pss),
+                jobs=self._with_accounts(jobs, counters, pss) if self.settings.extras else jobs,
                 errors=sent_errors,
             )
             samples.append(attributes)
