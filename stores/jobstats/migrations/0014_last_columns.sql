@@ -76,8 +76,8 @@ SELECT
 FROM mdt_last_rows;
 DROP TABLE mdt_last_rows;
 
--- No query needs statistics of counters. Their computation, after each tenth of new rows, cost as
--- much as a tenth of the ingest. Chunks of TimescaleDB and new partitions have their table's.
+-- No query needs statistics of counters. Their computation, after each tenth of new rows, took 0.6 s
+-- of CPU each time. Chunks of TimescaleDB and new partitions have their table's settings.
 DO $$$$
 DECLARE
     part record;
