@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -76,6 +77,11 @@ class _TimeOver(BaseException):
     """A BaseException, because agents and controls catch Exception."""
 
 
+def _stop_timer() -> None:
+    """Stop the timer: while Python exits, its signal has the default action, which kills."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 class TimeLimit:
     """Interrupts its body after a time limit, unless it hangs in the kernel. For the main thread.
 
@@ -89,6 +95,8 @@ class TimeLimit:
         self._text = text
         self._began: float | None = None
         self._is_set = False
+        atexit.unregister(_stop_timer)  # once, however many limits there are
+        atexit.register(_stop_timer)
 
     def __enter__(self) -> None:
         self._began = time.monotonic()
@@ -106,7 +114,7 @@ class TimeLimit:
 
     def _look(self, _number: int, _frame: FrameType | None) -> None:
         if self._began is None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _stop_timer()
             self._is_set = False
         elif time.monotonic() - self._began >= self._seconds:
             raise _TimeOver

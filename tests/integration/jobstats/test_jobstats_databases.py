@@ -124,7 +124,8 @@ def test_last_observations_of_an_older_schema_count(
     def list_older(_: MigrationSet) -> list[Migration]:
         return older
 
-    seen = datetime.now(UTC) - timedelta(minutes=2)
+    now = datetime.now(UTC)
+    seen = now - timedelta(minutes=2)
     with psycopg.connect(url, autocommit=True) as connection:
         with monkeypatch.context() as patched:
             patched.setattr(MigrationSet, "list_all", list_older)
@@ -138,8 +139,8 @@ def test_last_observations_of_an_older_schema_count(
         service.prepare()
         one = record(
             0, {"write_bytes": 4, "read_bytes": 2**63 + 6, "read": 2, "migrate": 10},
-            time_series_id=series, server="oss1", clock_step=0.5, timestamp=NOW,
-            snapshot_time=datetime.fromisoformat(NOW).timestamp(),
+            time_series_id=series, server="oss1", clock_step=0.5,
+            timestamp=now.isoformat(), snapshot_time=now.timestamp(),
         )  # fmt: skip
         assert service.store_array(json.dumps([one]).encode(), None).stored == 1
         service.close()

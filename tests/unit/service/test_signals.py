@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -64,3 +66,20 @@ def test_nohup_is_respected_where_no_daemon_answers(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     ReceivedSignals().receive(wake_up.writer, respects_nohup=respects)
     assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) is is_ignored
+
+
+_ENDS_SLOWLY = """
+import time
+from ccagent.service.signals import TimeLimit
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.5)
+slow = Slow()
+with TimeLimit(0.05, "late"):
+    pass
+"""
+
+
+def test_the_timer_of_a_limit_does_not_kill_a_process_that_exits() -> None:
+    done = subprocess.run([sys.executable, "-c", _ENDS_SLOWLY], check=False)
+    assert done.returncode == 0
