@@ -15,8 +15,8 @@ HEAVY = {
     "unittest", "urllib.request", "xml",
 }  # fmt: skip
 
-STANDARD = {"errno", "gc", "importlib", "pwd", "resource", "signal"}
-"""What a sample imports of the standard library besides what msgspec does."""
+STANDARD = {"atexit", "errno", "gc", "importlib", "pwd", "resource", "signal"}
+"""What a sample imports of the standard library besides what msgspec does. atexit is built in."""
 
 OF_CLICK = {"logging", "select", "threading", "traceback"}
 """What click may import; its versions differ."""
