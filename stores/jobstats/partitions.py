@@ -129,7 +129,8 @@ def _create(connection: Connection[Any], table: str, start: datetime, end: datet
     found = connection.execute(_WITHOUT_STATISTICS, [table]).fetchall()
     change = sql.SQL("ALTER {} SET STATISTICS 0")
     changes = sql.SQL(", ").join(change.format(sql.Identifier(column)) for (column,) in found)
-    connection.execute(sql.SQL("ALTER TABLE {} {}").format(name, changes))
+    if found:
+        connection.execute(sql.SQL("ALTER TABLE {} {}").format(name, changes))
     connection.execute(
         sql.SQL("ALTER TABLE {} ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
             sql.Identifier(table), name, sql.Literal(start), sql.Literal(end)

@@ -157,3 +157,16 @@ def test_partitions_have_no_statistics_of_counters(database: str) -> None:
             "AND attnum > 0 AND attstattarget IS DISTINCT FROM 0 ORDER BY 1"
         ).fetchall()
     assert [name for (name,) in found] == ["server", "since", "time_series_id", "timestamp"]
+
+
+def test_an_administrator_may_want_statistics_of_all_columns(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        columns = connection.execute(
+            "SELECT string_agg(format('ALTER %I SET STATISTICS 100', attname), ', ') "
+            "FROM pg_attribute WHERE attrelid = 'ost'::regclass AND attnum > 0 AND NOT attisdropped"
+        ).fetchone()
+        assert columns is not None
+        connection.execute(f"ALTER TABLE ost {columns[0]}".encode())
+        TimePartitions(3600).ensure(connection, [datetime(2026, 1, 1, tzinfo=UTC)])
+        found = connection.execute("SELECT to_regclass('ost_20260101_0000')::text").fetchone()
+    assert found == ("ost_20260101_0000",)
