@@ -53,6 +53,9 @@ settings.register_profile(
     "ci", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_CHECKS
 )
 settings.register_profile("nightly", max_examples=500, deadline=None, suppress_health_check=_CHECKS)
+settings.register_profile(
+    "quick", max_examples=5, deadline=None, derandomize=True, suppress_health_check=_CHECKS
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -58,6 +58,7 @@ def test_the_readme_names_findings_and_drop_ins_that_there_are() -> None:
         assert list((ROOT / "packaging/tree").rglob(f"drop-ins/{drop_in}"))
 
 
+@pytest.mark.slow
 def test_nothing_installs_the_project_of_somebody_else() -> None:
     """The name `ccagent` on PyPI is not this project's, so pip must never be given it."""
     name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"]

@@ -131,6 +131,7 @@ def test_a_sample_imports_little_of_the_standard_library(modules: set[str]) -> N
     assert of_others - set(bare) <= STANDARD | {"__future__", "importlib.machinery", "_signal"}
 
 
+@pytest.mark.slow
 def test_no_one_shot_imports_what_only_some_need() -> None:
     sysinfo = imported_by("sysinfo", "--once", "--no-config")
     assert not sysinfo & (HEAVY | {"base64", "shlex"})
@@ -173,6 +174,7 @@ def test_the_list_of_commands_says_what_their_help_says() -> None:
     assert not listed
 
 
+@pytest.mark.slow
 def test_the_defaults_import_settings_without_what_reads_the_machine() -> None:
     modules = imported_by("config", "defaults")
     assert not modules & {"hashlib", "http.client", "logging", "sqlite3", "statistics"} - OF_CLICK

@@ -145,6 +145,7 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False
 )
 
 
+@pytest.mark.slow
 @given(
     name=NAMES,
     tags=TAGS,

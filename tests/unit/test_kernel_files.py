@@ -137,6 +137,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, WatchedContent]:
     return found
 
 
+@pytest.mark.slow
 def test_a_file_of_the_kernel_has_one_parser(
     files: dict[str, WatchedContent], node: TreeNode, tmp_path: Path
 ) -> None:

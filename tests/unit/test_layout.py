@@ -82,6 +82,7 @@ def imports(nodes: list[ast.AST]) -> Iterator[str]:
                 yield full if full in modules() else statement.module
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_by_way_of_others() -> None:
     wanted = {name: {*imports(nodes)} & modules().keys() for name, nodes in modules().items()}
     try:

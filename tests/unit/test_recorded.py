@@ -179,6 +179,7 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestComposing:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", COMPOSED)
     def test_writes_what_is_committed(self, again: Path, name: str) -> None:
         kept = files(MACHINES / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_errors_are_bounded() -> None:
     assert len(parsed.errors) == 20
 
 
+@pytest.mark.slow
 def test_a_large_broken_file_takes_no_time() -> None:
     assert len(list(list_statements('a = "\n' * 100_000))) == 100_000
     assert len(list(list_statements('"""' * 100_000))) < 2

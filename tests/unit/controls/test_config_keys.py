@@ -122,6 +122,7 @@ def config_site(tmp_path: Path) -> ConfigSite:
     return ConfigSite(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_cadence_is_set_checked_taken_over_and_put_back(
     config_site: ConfigSite, tmp_path: Path
 ) -> None:

@@ -194,6 +194,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @given(
     value=NUMBERS,
     number=st.one_of(st.sampled_from(["0", "1", "15"]), st.text(max_size=10)),

@@ -176,6 +176,7 @@ def test_what_hangs_is_left_behind() -> None:
     assert str(broken) == "ZeroDivisionError: by nothing"
 
 
+@pytest.mark.slow
 def test_a_file_that_hangs_costs_its_own_check_alone(node: TreeNode) -> None:
     is_over = node.hang("proc/sys/kernel/perf_event_paranoid")
     begin = time.monotonic()

@@ -108,6 +108,7 @@ def test_undamaged_it_has_series_of_all_of_them(node: TreeNode) -> None:
         assert name in found, name
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32))
 def test_damage_costs_no_more_than_the_collector(node: TreeNode, seed: int) -> None:
     chance = random.Random(seed)

@@ -146,6 +146,7 @@ def test_a_cap_drops_whole_jobs_the_newest_first_and_counts_them(node: TreeNode)
     assert ids == {"1", "2"}
 
 
+@pytest.mark.slow
 def test_each_hwthread_may_have_a_job_and_what_is_cut_is_said(
     node: TreeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -91,6 +91,7 @@ def test_one_that_fails_costs_its_own_families(node: Node, error: Exception) -> 
     assert found['ccagent_scrape_collector_success{collector="other"}'] == 1
 
 
+@pytest.mark.slow
 def test_one_that_hangs_costs_its_own_families_and_no_later_scrape_waits(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ def test_the_error_shows_which_of_many_ranges_is_wrong() -> None:
         split("c[1-3],broken[3-1],c[4-5]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -273,6 +274,7 @@ def test_only_the_last_of_very_many_numbers_are_put_in_brackets() -> None:
     assert compact(names) == ["1" + "-0" * 7 + "-[1-2]", "2" + "-0" * 7 + "-[1-2]"]
 
 
+@pytest.mark.slow
 def test_a_large_cluster_is_one_range() -> None:
     names = [f"c{rack}-{node}" for rack in range(1, 201) for node in range(1, 201)]
 

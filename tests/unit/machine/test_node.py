@@ -213,6 +213,7 @@ def test_unknown_users_are_asked_for_every_five_minutes() -> None:
     assert node.asked == [4711, 4711]
 
 
+@pytest.mark.slow
 def test_the_users_remembered_are_bounded() -> None:
     node = Asked(Moved())
     for uid in range(25_000):

@@ -42,6 +42,7 @@ def directory() -> Iterator[Directory]:
     found.answers.set()
 
 
+@pytest.mark.slow
 def test_a_dead_directory_holds_nobody_up(
     directory: Directory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_dead_directory_holds_nobody_up(
     until(lambda: names.find(70_001) == "eve")
 
 
+@pytest.mark.slow
 def test_a_name_of_before_is_better_than_none(directory: Directory) -> None:
     names = directory.names()
     assert names.find(70_000) == "fox"
@@ -98,6 +100,7 @@ def test_a_missing_list_of_local_users_is_empty() -> None:
     assert local_users("/nowhere") == {}
 
 
+@pytest.mark.slow
 def test_users_are_looked_up_one_after_the_other(directory: Directory) -> None:
     directory.answers.clear()
     names = directory.names()

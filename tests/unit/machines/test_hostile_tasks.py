@@ -173,6 +173,7 @@ def _hostile(chance: random.Random) -> bytes:
     return payload
 
 
+@pytest.mark.slow
 def test_a_thousand_hostile_tasks_reach_nothing(scene: FrameworkScene, tmp_path: Path) -> None:
     chance = random.Random(20261125)
     before = {*os.listdir(tmp_path), *os.listdir(tmp_path / "state")}
@@ -197,6 +198,7 @@ _ELEMENTS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_thousand_hostile_definitions_reach_nothing(tmp_path: Path) -> None:
     """Also where the policy accepts definitions of harmless elements."""
     chance = random.Random(38)

@@ -67,6 +67,7 @@ def silent() -> Any:
         yield bound.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_a_machine_with_ssh_is_ready(tmp_path: Path) -> None:
     with socket.create_server((NAME, 0)) as server:
 
@@ -84,6 +85,7 @@ def test_a_machine_with_ssh_is_ready(tmp_path: Path) -> None:
     assert (outcome.is_success, outcome.state) == (True, "running")
 
 
+@pytest.mark.slow
 def test_a_machine_that_does_not_answer_runs_on(tmp_path: Path, silent: int) -> None:
     outcome = start(tmp_path, StartedMachine(), silent)
     assert (outcome.is_success, outcome.state) == (False, "running")
@@ -92,6 +94,7 @@ def test_a_machine_that_does_not_answer_runs_on(tmp_path: Path, silent: int) -> 
     )
 
 
+@pytest.mark.slow
 def test_a_machine_that_does_not_answer_is_destroyed_if_wanted(tmp_path: Path, silent: int) -> None:
     outcome = start(tmp_path, StartedMachine(), silent, destroy_unready=True)
     assert (outcome.is_success, outcome.state, outcome.host) == (False, "shut off", "")

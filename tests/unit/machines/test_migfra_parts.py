@@ -135,6 +135,7 @@ def test_tasks_of_the_original_are_read() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_journal_keeps_tasks_and_results(tmp_path: Path) -> None:
     journal = TaskJournal(str(tmp_path))
     journal.accept("a", "d1", b"task")
@@ -232,6 +233,7 @@ def test_a_process_that_answers_twice_counts_once() -> None:
         requests.hook("resume", "vm-1", 2, "id")
 
 
+@pytest.mark.slow
 def test_frameworks_ask_each_other_for_a_process() -> None:
     here, there = _requests("map", "10ms"), _requests("map", "10ms")
     here.publish, here.look = there.on_message, here.send

@@ -69,6 +69,7 @@ def test_a_request_that_is_never_whole_ends(sent: bytes) -> None:
     talk_to_server(talk, HASTY)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_its_answer_ends() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -153,6 +154,7 @@ def test_a_client_may_have_a_network_of_addresses(address: str, expected: str) -
     assert network(address) == expected
 
 
+@pytest.mark.slow
 def test_a_body_in_tiny_chunks_is_refused() -> None:
     """Each chunk takes time of the event loop, and so of all other clients."""
     head = (

@@ -81,6 +81,7 @@ def count_calls(directory: Path) -> int:
     return calls.count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.parametrize(
     "fault", [errno.ENOSPC, errno.EIO, errno.EINTR, *[errno.EDQUOT] * IS_NIGHTLY]
@@ -115,6 +116,7 @@ def test_no_failed_call_loses_a_message_or_raises(
     logging.getLogger(__name__).info("sent twice after a restart: %s", doubled)
 
 
+@pytest.mark.slow
 def test_no_kill_loses_a_message_or_repeats_an_acknowledged_one(tmp_path: Path) -> None:
     total = count_calls(tmp_path / "counted")
     for number in range(1, total + 1):

@@ -307,6 +307,7 @@ def test_a_message_refused_at_any_size_becomes_a_dead_letter(bench: Bench) -> No
     assert [name for name, _ in bench.dead()] == ["sample-1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 1500, 5000])
 @pytest.mark.parametrize("limit", [1, 1000, None])
 def test_a_limit_that_no_message_meets_is_the_receivers_fault(

@@ -280,6 +280,7 @@ def test_long_texts_end_soon(text: str) -> None:
         decode(text)
 
 
+@pytest.mark.slow
 def test_many_bad_lines_are_counted_soon() -> None:
     complaints: list[LineError] = []
     assert not list(decode_lines("bad\n" * 50_000, complain=complaints.append))
@@ -322,11 +323,13 @@ def same(one: Line, other: Line) -> bool:
     return repr(one) == repr(other)
 
 
+@pytest.mark.slow
 @given(LINES)
 def test_what_was_written_is_read(one: Line) -> None:
     assert same(decode(written(one), "ns"), one)
 
 
+@pytest.mark.slow
 @given(st.lists(LINES, max_size=5))
 def test_lines_don_t_touch_each_other(lines: list[Line]) -> None:
     read = decode_lines("".join(written(one) + "\n" for one in lines), "ns")

@@ -80,6 +80,7 @@ with TimeLimit(0.05, "late"):
 """
 
 
+@pytest.mark.slow
 def test_the_timer_of_a_limit_does_not_kill_a_process_that_exits() -> None:
     done = subprocess.run([sys.executable, "-c", _ENDS_SLOWLY], check=False)
     assert done.returncode == 0

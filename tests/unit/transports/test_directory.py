@@ -111,6 +111,7 @@ for number in range(250):
 """
 
 
+@pytest.mark.slow
 def test_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen(

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def damage(path: Path, deed: str, content: bytes) -> None:
         path.symlink_to("/nowhere")
 
 
+@pytest.mark.slow
 @settings(max_examples=max(8, settings().max_examples // 3))
 @given(
     st.integers(1, 2),

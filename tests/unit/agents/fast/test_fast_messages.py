@@ -373,6 +373,7 @@ def _damaged(random: Random) -> bytes:
     return bytes(payload[:4096])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loader", "count"), [("CSafeLoader", 10_000), ("SafeLoader", 500)])
 def test_no_payload_makes_decoding_raise(
     loader: str, count: int, monkeypatch: pytest.MonkeyPatch

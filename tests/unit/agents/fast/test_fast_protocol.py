@@ -360,6 +360,7 @@ def test_an_application_speaks_for_itself_alone(scene: FastScene) -> None:
     assert not scene.protocol.relay.statuses["7"].is_migratable
 
 
+@pytest.mark.slow
 def test_no_order_of_messages_leaves_it_in_a_state_without_a_name(scene: FastScene) -> None:
     scene.node.process(100)
     texts = [
@@ -410,6 +411,7 @@ def test_a_state_that_cant_be_written_costs_no_answer(
     assert "No space left on device" in caplog.text
 
 
+@pytest.mark.slow
 def test_hostile_messages_write_one_line_of_a_kind(scene: FastScene) -> None:
     machines = "\n".join(f"  - {{vm-name: v{n}, status: success, process-id: 0}}" for n in range(9))
     with written_lines() as lines:

@@ -430,6 +430,7 @@ class TestSources:
         (tmp_path / "text").write_bytes(target.parameter("2.15.2", 100.0))
         assert [r["snapshot_time"] is None for r in server.records()] == [False, True, False]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("garbage", ["yes 'no job_stats'", "cat /dev/zero"])
     def test_text_that_is_no_job_stats_is_no_reading(self, tmp_path: Path, garbage: str) -> None:
         lctl = tmp_path / "lctl"
@@ -445,6 +446,7 @@ class TestSources:
         assert result.returncode == 1
         assert b"fs-OST0000: the text has no entry of job_stats" in result.stderr
 
+    @pytest.mark.slow
     def test_a_target_that_hangs_costs_no_other(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -472,6 +474,7 @@ class TestSources:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    @pytest.mark.slow
     def test_a_program_that_never_stops_printing_ends(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -489,6 +492,7 @@ class TestSources:
         assert "not finished after 0.5 s" in caplog.text
         assert server.agent.is_blind
 
+    @pytest.mark.slow
     def test_a_file_that_never_ends_costs_no_other(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

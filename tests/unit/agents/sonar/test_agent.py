@@ -334,6 +334,7 @@ def test_a_sample_of_an_empty_proc_is_blind(
     assert error["detail"] in caplog.text
 
 
+@pytest.mark.slow
 def test_errors_are_bounded(node: TreeNode) -> None:
     for pid in range(100, 300):
         node.process(pid, statm="?")
@@ -651,6 +652,7 @@ def test_descriptors_are_closed_with_their_processes(node: TreeNode) -> None:
 _FILES = ["42/stat", "42/statm", "42/io", "42/cgroup", "stat", "meminfo", "loadavg", "diskstats"]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(_FILES), st.binary(max_size=200), max_size=8))
 def test_whatever_proc_holds_a_valid_envelope_comes_out(
     node: TreeNode, contents: dict[str, bytes]

@@ -186,6 +186,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(PATHS),

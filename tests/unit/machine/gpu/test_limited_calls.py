@@ -47,6 +47,7 @@ def test_a_job_raises_what_a_call_raises() -> None:
     assert calls.run(lambda: calls.call("square", lambda: 4), LONG) == 4
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_costs_its_own_value(hanging: Hanging) -> None:
     calls = LimitedCalls()
 

@@ -169,6 +169,7 @@ def test_a_directory_that_can_not_be_read_costs_its_node(
     assert remove_checkpoints(str(tmp_path), NOW + 1) == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=4 * settings().max_examples)
 @given(st.data())
 def test_no_damage_makes_reading_fail_otherwise(draw: st.DataObject) -> None:

@@ -146,6 +146,7 @@ def test_an_answer_that_fails_early_ends_the_connection() -> None:
     assert transport.is_aborted
 
 
+@pytest.mark.slow
 def test_inflated_bodies_count() -> None:
     answers: list[int] = []
 

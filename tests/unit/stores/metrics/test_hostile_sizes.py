@@ -42,6 +42,7 @@ def refuse_envelope(text: bytes) -> None:
         deque(read_envelope(text), 0)
 
 
+@pytest.mark.slow
 def test_a_million_tiny_jobs_are_refused() -> None:
     text = envelope(*["{}"] * 6_000_000)  # objects of them would take 1 GB
     assert peak(lambda: refuse_envelope(text)) < 120 * MB
@@ -52,6 +53,7 @@ def test_lists_that_nobody_wants_are_passed_over() -> None:
     assert peak(lambda: deque(read_envelope(text), 0)) < MB
 
 
+@pytest.mark.slow
 def test_short_names_of_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ccagent.stores.metrics.job_events._MOST_NODES", 20_000)
     nodes = ",".join(['"n[1-9999]"'] * 1000)

@@ -106,6 +106,7 @@ def test_a_disk_cap_takes_the_oldest_segments(tmp_path: Path) -> None:
     assert [segment.newest for segment in log.closed] == [NOW - 30 * 3600, NOW - 3600]
 
 
+@pytest.mark.slow
 def test_the_archive_gets_segments_before_the_disk_cap(tmp_path: Path) -> None:
     log, archive = filled_log(tmp_path / "log"), tmp_path / "archive"
     keeper = Housekeeper(new_store(), log, retention=DAY, disk_cap=log.size, archive=str(archive))
@@ -117,6 +118,7 @@ def test_the_archive_gets_segments_before_the_disk_cap(tmp_path: Path) -> None:
     assert (log.closed, keeper.unarchived, len(list(archive.glob("*/*")))) == ([], 0, 3)
 
 
+@pytest.mark.slow
 def test_the_disk_cap_says_what_the_archive_could_not_take(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,6 +181,7 @@ def test_links_and_pipes_in_the_log_are_passed_over(
     assert "000000000009.log: not a regular file" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_log_with_a_cap_has_segments_to_delete(tmp_path: Path) -> None:
     cap = 1 << 20
     log = WriteAheadLog(str(tmp_path), largest=largest_segment(cap))

@@ -334,6 +334,7 @@ NEW_LINES = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=4 * settings().max_examples)
 @given(st.lists(st.sampled_from(NEW_LINES), min_size=1, max_size=6))
 def test_new_series_of_one_message_are_those_of_single_lines(lines: list[str]) -> None:
@@ -347,6 +348,7 @@ def test_new_series_of_one_message_are_those_of_single_lines(lines: list[str]) -
     assert result.bad_count == sum(one.bad_count for one in results)
 
 
+@pytest.mark.slow
 @settings(max_examples=4 * settings().max_examples)
 @given(st.lists(st.sampled_from(TOKENS), min_size=4, max_size=6))
 def test_fast_and_general_path_agree(values: list[str]) -> None:

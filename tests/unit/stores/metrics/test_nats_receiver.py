@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 BAD = b"load,cluster=fox,hostname=n1,type=node value=x 1\n"
 
 
+@pytest.mark.slow
 def test_bad_messages_write_one_line_and_are_counted() -> None:
     store = MetricStore(MetricCatalogue({"load": StoredMetric(60, "avg")}), lambda: 1000.0)
     one = SubscriptionSettings(subject="fox.>", cluster="fox")

@@ -89,6 +89,7 @@ def test_data_or_statistics_can_be_left_out(store: MetricStore) -> None:
     assert (one["data"], one["avg"], one["max"]) == ([1, 3], 0, 0)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_statistics_alone_equal_those_with_data(drawn: st.DataObject) -> None:
     store = new_store()

@@ -159,6 +159,7 @@ def test_what_each_sender_costs_is_counted() -> None:
     assert f'sender_bytes_total{{sender="address 192.0.2.1"}} {len(body)}\n' in table
 
 
+@pytest.mark.slow
 def test_unknown_lines_are_written_in_turns() -> None:
     """Between two pieces of at most 150 lines everything else goes on, whoever sends."""
     ingest = limited(new_store())
@@ -184,6 +185,7 @@ def test_unknown_lines_are_written_in_turns() -> None:
     assert turns[0] >= 5 * 3000 / 150
 
 
+@pytest.mark.slow
 def test_many_messages_of_a_sender_have_the_turns_of_one() -> None:
     ingest = limited(new_store())
     ended: list[str] = []

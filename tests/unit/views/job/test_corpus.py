@@ -20,6 +20,9 @@ LEAST = 0.9
 _OPTION = re.compile(r"--(nodes|gpus|mem|mem-per-gpu|time|ntasks|cpus-per-task)\b=?([\w.:]*)")
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def parts() -> dict[str, list[Compared]]:
     return {part: compare(part) for part in PARTS}

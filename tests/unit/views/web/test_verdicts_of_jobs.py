@@ -31,6 +31,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, JobReport]:
     return {name: summary.report for name, summary in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", SHOWN, ids=[job.name for job in SHOWN])
 def test_a_job_gets_the_verdict_that_it_shows(job: DemoJob, reports: dict[str, JobReport]) -> None:
     shown, report = job, reports[job.name]
@@ -51,6 +52,7 @@ def test_each_resource_is_shown() -> None:
     assert {resources[name] for name in shown - {"ok"}} == set(resources.values())
 
 
+@pytest.mark.slow
 def test_no_good_job_needs_advice(reports: dict[str, JobReport]) -> None:
     good = {job.name for job in demo_jobs() if not job.shows} & reports.keys()
     assert len(good) > 30

@@ -379,6 +379,7 @@ def test_any_lines_in_any_pieces_say_the_same(lines: list[bytes], places: list[i
     assert [item for item in parse(parts) if not isinstance(item, Problem)] == whole
 
 
+@pytest.mark.slow
 def test_hostile_text_takes_linear_work() -> None:
     # Each would take hours if a quantifier gave back what it has taken.
     for line in (

@@ -252,6 +252,7 @@ def test_what_lctl_printed_before_it_failed_counts(
     assert settings[f"{OST}.job_cleanup_interval"] == "300"
 
 
+@pytest.mark.slow
 def test_lctl_that_hangs_costs_the_time_limit_once(
     tmp_path: Path, lctl: Callable[[str], str]
 ) -> None:

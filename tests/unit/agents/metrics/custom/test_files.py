@@ -198,6 +198,7 @@ class HangingNode(TreeNode):
         return super().list(path)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_stalls_the_others_once(site: Site, tmp_path: Path) -> None:
     site.write("a.lp", "a value=1\n")
     node = HangingNode(tmp_path)

@@ -166,6 +166,7 @@ def test_names_are_bounded() -> None:
     assert len(told(metrics, "file a", text)[0]) == 1000
 
 
+@pytest.mark.slow
 def test_values_are_bounded() -> None:
     text = "\n".join(f"m,type=core,type-id={number} value=1" for number in range(20_100))
     gauges, errors = told(CustomMetrics(()), "file a", text)

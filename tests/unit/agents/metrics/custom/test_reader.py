@@ -235,6 +235,7 @@ def test_names_that_only_a_file_can_tell_may_be_configured() -> None:
     agent.close()
 
 
+@pytest.mark.slow
 def test_the_command_waits_for_commands(tmp_path: Path) -> None:
     file = tmp_path / "ccagent.toml"
     file.write_text(

@@ -157,6 +157,7 @@ def test_a_file_system_that_fails_costs_itself(tmp_path: Path) -> None:
     assert values(reader, kernel) == {}
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_left_out_until_it_answers(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, "/ /dead\\012disk")
     point = "/dead\ndisk"

@@ -202,6 +202,7 @@ def test_any_label_is_fit_for_a_tag_or_unparsable(content: bytes) -> None:
 _NAMES = st.from_regex(r"(temp|fan|in|curr|power|energy)[0-9]{1,7}_(input|average|max|label)")
 
 
+@pytest.mark.slow
 @given(st.sets(_NAMES | st.text(max_size=20)))
 def test_any_files_make_sensors_that_are_there(files: set[str]) -> None:
     sensors = find_sensors("chip-0", "d", files)

@@ -92,6 +92,7 @@ def test_closing_the_reader_kills_it(tool: Tool) -> None:
     assert not tool.is_running()
 
 
+@pytest.mark.slow
 def test_one_shot_waits_for_it(tool: Tool) -> None:
     tool.write("sleep 0.3; echo 'Pwr,392,Watts,ok'")
     agent = MetricsAgent(

@@ -408,6 +408,7 @@ class TestCpuTimesOfJobsWithSeveralSteps:
         slurm.sacct.prints(self.SHOWN, self.LATE, by_id=[self.WHOLE, self.EARLY, self.LATE])
         assert self.of_job(slurm, agent) == [(35, 30)]
 
+    @pytest.mark.slow
     def test_jobs_are_asked_for_in_batches(self, slurm: Slurm, agent: JobsAgent) -> None:
         rows = [job(number, **self.RAN) for number in range(1, 1202)]
         slurm.sacct.prints(*rows)
@@ -423,6 +424,7 @@ class TestCpuTimesOfJobsWithSeveralSteps:
         assert self.of_job(slurm, agent) == [(35, 30)]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_sent_long_ago_is_not_sent_after_the_last(slurm: Slurm) -> None:
     agent = slurm.agent()
     slurm.sent(agent)

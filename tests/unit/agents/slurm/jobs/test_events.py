@@ -205,6 +205,7 @@ def test_without_scontrol_a_start_has_what_accounting_knows(
     assert "hwthreads and cards of running jobs are missing" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
@@ -301,6 +302,7 @@ def test_a_resized_job_starts_at_the_first_look_once_accounting_has_settled(
     assert backend.refused == []
 
 
+@pytest.mark.slow
 def test_events_are_repeated_on_demand(slurm: Slurm) -> None:
     # For a backend that was down, or restored from a copy.
     agent = slurm.agent("line", repeat_events=Duration("1h"))
@@ -376,6 +378,7 @@ def test_a_start_waits_until_accounting_is_settled_and_comes_once(
     assert [function for function, _ in backend.take(slurm, agent)] == ["stop_job"]
 
 
+@pytest.mark.slow
 def test_an_event_that_is_too_large_loses_its_text_first() -> None:
     record = SlurmJob(
         job_id=7, job_state="RUNNING", user_name="alice", account="chem", nodes=["c[1-9000]"]

@@ -220,6 +220,7 @@ ODD = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(key=st.sampled_from(sorted(answers()["/slurmdb/v0.0.38/jobs"]["jobs"][0])), value=ODD)
 def test_a_damaged_field_costs_itself(key: str, value: Any) -> None:
     job = answers()["/slurmdb/v0.0.38/jobs"]["jobs"][0] | {key: value}

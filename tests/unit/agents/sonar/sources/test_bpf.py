@@ -85,6 +85,7 @@ PROCESS = st.fixed_dictionaries({
 })  # fmt: skip
 
 
+@pytest.mark.slow
 @given(tables=st.lists(st.dictionaries(st.integers(100, 106), PROCESS), min_size=2, max_size=4))
 def test_it_gives_the_records_that_procfs_gives(
     tmp_path_factory: pytest.TempPathFactory, tables: list[dict[int, dict[str, Any]]]
@@ -320,6 +321,7 @@ def test_of_many_process_groups_those_that_used_most_have_records(node: PinnedNo
     assert "errors" not in attributes
 
 
+@pytest.mark.slow
 def test_of_many_users_those_that_used_most_have_records(node: PinnedNode) -> None:
     agent = make()
     sample(agent, node)
@@ -332,6 +334,7 @@ def test_of_many_users_those_that_used_most_have_records(node: PinnedNode) -> No
     assert "are omitted for 3 users" in error["detail"]
 
 
+@pytest.mark.slow
 def test_what_is_known_of_entries_is_bounded(node: PinnedNode) -> None:
     growth = EndedDeltas(node, "run/ccagent-kernel/ended")
     for start in range(0, 60_000, 15_000):

@@ -138,6 +138,7 @@ def test_parsers_take_any_bytes(source: str, body: bytes) -> None:
         return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [503, 404, never, raw(b"not HTTP\r\n\r\n")])
 def test_a_source_without_an_answer_is_not_here(server: Server, step: Any) -> None:
     server.script.append(step)
@@ -145,6 +146,7 @@ def test_a_source_without_an_answer_is_not_here(server: Server, step: Any) -> No
         fetch_factors(make(server, "rte"), NOW)
 
 
+@pytest.mark.slow
 def test_a_gone_source_keeps_the_last_value_and_says_so(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

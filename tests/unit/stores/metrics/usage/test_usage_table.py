@@ -107,6 +107,7 @@ def compare(found: UsageSum, jobs: list[SimulatedJob]) -> None:
         assert getattr(found, name) == wanted, (found.key, name)
 
 
+@pytest.mark.slow
 def test_a_month_of_jobs_equals_the_oracle(tmp_path: Path) -> None:
     jobs = simulate(10_000 if IS_NIGHTLY else 1_000, 35)
     table = UsageTable(str(tmp_path / "usage.sqlite"))
