@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
@@ -18,7 +19,7 @@ from ccagent.machine.clock import Clock, timestamp
 from ccagent.queue.entry import resume
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, find_old_file, make_directory_name
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
-from ccagent.queue.segment import DEAD, DONE, WAITING, find_owner, mark_done
+from ccagent.queue.segment import DEAD, DONE, WAITING, delete_finished, find_owner, mark_done
 from ccagent.queue.segment_directory import read_files
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
@@ -120,8 +121,9 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
                 for letter in letters:
                     if letter.sink == sink and letter.message.entry is not None:
                         _queue_again(queue, letter.message.entry)
-                        _finish(name, [letter])
+                        mark_done(letter.path, [letter.message.position])
                         count += 1
+                _delete_finished(name, letters)
         if undecodable:
             logger.warning(
                 "sink %s: %d undecodable dead letters can't be sent again; "
@@ -146,7 +148,9 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
         files = _read_queue(configuration, sink)
         letters = selection.select(_list_letters(sink, files, is_whole=is_whole))
         with _naming_errors(_find_directory(configuration, sink)):
-            _finish(sink, letters)
+            for path, group in groupby(letters, lambda letter: letter.path):
+                mark_done(path, [letter.message.position for letter in group])
+            _delete_finished(sink, letters)
         count += len(letters)
     return count
 
@@ -200,11 +204,11 @@ def _list_letters(
     return letters
 
 
-def _finish(sink: str, letters: list[StoredLetter]) -> None:
-    """Mark messages as done, and delete files without any other message."""
+def _delete_finished(sink: str, letters: list[StoredLetter]) -> None:
+    """Delete the files of messages in which all are done."""
+    owner = find_owner(sink)
     for path in dict.fromkeys(letter.path for letter in letters):
-        positions = [letter.message.position for letter in letters if letter.path == path]
-        mark_done(path, positions, find_owner(sink))
+        delete_finished(path, owner)
 
 
 def _describe(letter: StoredLetter) -> str:
