@@ -76,7 +76,7 @@ class DeadLetterSelection(NamedTuple):
 def list_queues(configuration: Configuration) -> list[BacklogRow]:
     """Return the queues of all sinks, each with its first dead letters."""
     rows: list[BacklogRow] = []
-    for sink in _list_queues(configuration):
+    for sink in _list_sinks(configuration):
         try:
             rows.append(_summarise(configuration, sink))
         except QueueError as error:
@@ -87,7 +87,7 @@ def list_queues(configuration: Configuration) -> list[BacklogRow]:
 def flush(configuration: Configuration) -> bool:
     """Send the backlog of the configured sinks. Return whether all queues are empty."""
     is_sent = True
-    for sink in _list_queues(configuration):
+    for sink in _list_sinks(configuration):
         if sink not in configuration.sinks:
             continue
         transport = build_transport(configuration.sinks[sink])
@@ -111,7 +111,7 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
     sink in whose directory its file lies.
     """
     count = 0
-    for name in _select_queues(configuration, selection):
+    for name in _select_sinks(configuration, selection):
         letters = selection.select(_list_letters(name, _read_queue(configuration, name)))
         undecodable = sum(letter.message.entry is None for letter in letters)
         for sink in dict.fromkeys(letter.sink for letter in letters):
@@ -144,7 +144,7 @@ def _queue_again(queue: Queue, entry: QueueEntry) -> None:
 def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_whole: bool) -> int:
     """Delete dead letters, with `is_whole` also queued messages. Return their number."""
     count = 0
-    for sink in _select_queues(configuration, selection):
+    for sink in _select_sinks(configuration, selection):
         files = _read_queue(configuration, sink)
         letters = selection.select(_list_letters(sink, files, is_whole=is_whole))
         with _naming_errors(_find_directory(configuration, sink)):
@@ -242,7 +242,7 @@ def _naming_errors(path: str) -> Generator[None]:
         raise QueueError(f"outbox {path}: {describe_error(error)}") from error
 
 
-def _list_queues(configuration: Configuration) -> list[str]:
+def _list_sinks(configuration: Configuration) -> list[str]:
     """Return the names of the sinks that have a queue on disk.
 
     Raise ConfigurationError if no directory is configured.
@@ -260,9 +260,9 @@ def _list_queues(configuration: Configuration) -> list[str]:
     return sorted({unquote(name.rpartition(".")[0]) for name in names if name.endswith(suffixes)})
 
 
-def _select_queues(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:
-    """Return the names of the selected queues. Raise ConfigurationError for an unknown sink."""
-    queues = _list_queues(configuration)
+def _select_sinks(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:
+    """Return the sinks of the selected queues. Raise ConfigurationError for an unknown sink."""
+    queues = _list_sinks(configuration)
     for sink in selection.sinks:
         if sink not in queues:
             raise ConfigurationError(
