@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.service.private_files import write_all
 from ccagent.transports.base import ProbeResult, SinkSettings, Transport
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class StdoutTransport(Transport):
             text = self._format(message, indented=indented)
             self.answer = "written to standard output"
             try:
-                _write_all(sys.stdout.fileno(), text)
+                write_all(sys.stdout.fileno(), text)
             except BrokenPipeError:
                 if self.is_one_shot:
                     raise
@@ -91,18 +91,3 @@ def has_reader() -> bool:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # poll always reports errors
     return not any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _write_all(descriptor: int, text: bytes) -> None:
-    """Write a whole text, also to a non-blocking descriptor."""
-    rest = memoryview(text)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:
-            import select
-
-            # Another process made it non-blocking. An error would leave a partial line.
-            poll = select.poll()
-            poll.register(descriptor, select.POLLOUT)
-            poll.poll()

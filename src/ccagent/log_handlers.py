@@ -10,17 +10,18 @@ from collections.abc import Callable
 Write = Callable[[int, str, float], None]
 """Writes one message: level, text, seconds since 1970."""
 
+_PERIOD = 3600.0
+_REMEMBERED = 1000
+
 
 class RateLimitFilter(logging.Filter):
-    """Passes equal warnings and errors, and all messages of one key, once per `period` seconds.
+    """Passes equal warnings and errors, and all messages of one key, once per hour.
 
     Equal: in level and text. The first message after the period has the number of the others.
     """
 
-    def __init__(self, period: float = 3600.0, remembered: int = 1000) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._period = period
-        self._remembered = remembered
         self._said: dict[tuple[int, str], tuple[float, int]] = {}
         self._lock = threading.Lock()
 
@@ -42,11 +43,11 @@ class RateLimitFilter(logging.Filter):
         """Return the number of messages that were not logged since the last; -1: not this one."""
         now = time.monotonic()
         with self._lock:
-            since, repeated = self._said.pop(known, (-self._period, 0))
-            if now - since < self._period:
+            since, repeated = self._said.pop(known, (-_PERIOD, 0))
+            if now - since < _PERIOD:
                 self._said[known] = (since, repeated + 1)
                 return -1
-            if len(self._said) >= self._remembered:
+            if len(self._said) >= _REMEMBERED:
                 del self._said[next(iter(self._said))]  # not repeated for longest
             self._said[known] = (now, 0)
             return repeated

@@ -22,8 +22,7 @@ import msgspec
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.records.line_protocol.decoding import LineError
-from ccagent.transports.base import ProbeResult
-from ccagent.transports.http.settings import HttpSettings, with_scheme
+from ccagent.transports.http.settings import with_scheme
 from ccagent.transports.http.transport import HttpTransport
 
 if TYPE_CHECKING:

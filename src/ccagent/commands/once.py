@@ -167,11 +167,8 @@ class _Delivery:
     def _send_queued(self, queue: Queue) -> None:
         from ccagent.queue.sender import Sender
 
-        sender = Sender(self._sink, queue, self._transport)
-        try:
+        with closing(Sender(self._sink, queue, self._transport)) as sender:
             sender.send_all()
-        finally:
-            sender.close()
         if lost := queue.count(in_memory=True):
             self._is_delivered = False
             logger.error(

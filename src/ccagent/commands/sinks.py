@@ -63,8 +63,9 @@ def test(sink: str, common: Common) -> None:
 
 
 def _print_entry(name: str, described: type) -> None:
-    first_line = (described.__doc__ or "").strip().partition("\n")[0]
-    click.echo(f"{name:10} {first_line}")
+    from ccagent.config.defaults import first_line
+
+    click.echo(f"{name:10} {first_line(described)}")
 
 
 @click.group(cls=HelpfulGroup, invoke_without_command=True)

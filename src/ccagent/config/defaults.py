@@ -74,7 +74,7 @@ def agent_sections(agents: Iterable[str]) -> Iterator[Section]:
     """Yield the tables of agents, nested ones after their parents."""
     for name in agents:
         agent = load_agent(name)
-        yield from _section(f"agents.{name}", agent.Settings, _first_line(agent))
+        yield from _section(f"agents.{name}", agent.Settings, first_line(agent))
 
 
 def sink_sections(transports: Iterable[str]) -> Iterator[tuple[list[str], Section]]:
@@ -83,7 +83,7 @@ def sink_sections(transports: Iterable[str]) -> Iterator[tuple[list[str], Sectio
     for scheme in transports:
         found.setdefault(load_transport(f"{scheme}:"), []).append(scheme)
     for transport, schemes in found.items():
-        for section in _section("sinks.NAME", transport.Settings, _first_line(transport)):
+        for section in _section("sinks.NAME", transport.Settings, first_line(transport)):
             yield schemes, section
 
 
@@ -151,7 +151,7 @@ def _setting(key: Key) -> str:
     return f"{key.name} = {toml(key.default)}"
 
 
-def _first_line(described_class: type) -> str:
+def first_line(described_class: type) -> str:
     """Return the first line of the docstring of a class."""
     return (described_class.__doc__ or "").strip().partition("\n")[0]
 

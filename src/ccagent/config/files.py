@@ -138,13 +138,12 @@ def read_default() -> Files:
     try:
         return read_files(DEFAULT_PATH)
     except ConfigurationError as error:
-        if not os.path.lexists(DEFAULT_PATH) and not isinstance(error.__cause__, PermissionError):
-            return Files(COMMAND_LINE)
-        if not isinstance(error.__cause__, PermissionError):
-            raise
-        from ccagent.log import logger
+        if isinstance(error.__cause__, PermissionError):
+            from ccagent.log import logger
 
-        logger.warning("%s; defaults are used, as with --no-config", error)
+            logger.warning("%s; defaults are used, as with --no-config", error)
+        elif os.path.lexists(DEFAULT_PATH):
+            raise
         return Files(COMMAND_LINE)
 
 

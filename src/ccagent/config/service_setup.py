@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from ccagent import log
 from ccagent.config.conversion import convert, place_errors
 from ccagent.config.files import DEFAULT_PATH, read_default, read_files
-from ccagent.config.settings import Settings, as_table
+from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
 
@@ -60,7 +60,7 @@ def load_service(
         place_errors(file, "", check, settings)
     except ConfigurationError as error:
         raise ConfigurationError(*files.locate(error.problems)) from error
-    return ServiceSetup(file, settings, as_table(files.table))
+    return ServiceSetup(file, settings, files.table, files.table.get("hostname-only") is not False)
 
 
 def keep_log(load: Callable[[], ServiceSetup[S]], verbosity: int) -> Callable[[], ServiceSetup[S]]:

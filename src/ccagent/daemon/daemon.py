@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from ccagent.commit import version
 from ccagent.config.options import public_url
 from ccagent.daemon.agents_and_sinks import AgentsAndSinks, Plan
-from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
+from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import read_host_name
 from ccagent.machine.own_memory import read_resident, share_heap
-from ccagent.service.lock import Lock
+from ccagent.service.lock import Lock, lock_directory
 from ccagent.service.notify import Notifier
-from ccagent.service.private_directories import make_directory
 from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
 from ccagent.service.status_socket import Status, StatusSocket
 
@@ -199,12 +198,10 @@ class Daemon:
         if not where.directory or where.memory or path in self._locks:
             return
         try:
-            make_directory(where.directory)
-            self._locks[path] = Lock(path, "outbox.directory")
-        except (OSError, NotPermittedError, ConfigurationError) as error:
+            self._locks[path] = lock_directory(where.directory, _OUTBOX_LOCK, "outbox.directory")
+        except ConfigurationError as error:
             # The sinks then queue their messages in memory, and log this.
-            reason = getattr(error, "strerror", None) or error
-            logger.error("%s: no lock: another daemon may use it: %s", where.directory, reason)
+            logger.error("%s: no lock: another daemon may use it: %s", where.directory, error)
 
     def _turn(self) -> None:
         """Do all due work, then wait for the next event or tick."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER, RELEASE
 from ccagent.agents.base import make_error
+from ccagent.config.options import public_url
 from ccagent.doctor.finding import Finding, Site, run_all
 from ccagent.doctor.identity import compare_clocks
 from ccagent.errors import CcagentError, ProgramError
@@ -131,11 +132,7 @@ def assess_sink(name: str, url: str, outcome: ProbeResult | CcagentError | None)
 
 def hide_secrets(url: str) -> str:
     """Return a URL without user, password and query."""
-    if not transport_class(url).is_network:
-        return url.rstrip(":")
-    scheme, colon, rest = url.partition(":")
-    slashes = "//" if rest.startswith("//") else ""
-    return f"{scheme}{colon}{slashes}{rest.lstrip('/').partition('?')[0].rpartition('@')[2]}"
+    return public_url(url) if transport_class(url).is_network else url.rstrip(":")
 
 
 def _choose_fix(reason: str) -> str:

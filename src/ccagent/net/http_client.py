@@ -118,7 +118,19 @@ class HttpConnection:
 
     def explain(self, error: Exception, secrets: Iterable[str] = ()) -> str:
         """Return the reason for a missing answer as a phrase without secrets."""
-        return _explain(error, self._seconds, secrets)
+        if sentence := explain_network_error(error, self._seconds):
+            return sentence
+        match error:
+            case http.client.IncompleteRead():
+                return "the connection ended in the middle of the answer"
+            case http.client.RemoteDisconnected():
+                return "the server closed the connection without an answer"
+            case http.client.BadStatusLine() | http.client.UnknownProtocol():
+                return f"the server does not speak HTTP/1: {hide_secrets(str(error), secrets)}"
+            case OSError(strerror=str(text)) if text:
+                return text
+            case _:
+                return hide_secrets(str(error), secrets) or type(error).__name__
 
     def close(self) -> None:
         """Close the connection."""
@@ -290,14 +302,9 @@ class LimitedResponse(http.client.HTTPResponse):
     largest: maximum bytes of the whole answer, including head and framing.
     """
 
-    largest = _LARGEST_READ
-
-    def __init__(
-        self, sock: socket.socket, *args: Any, largest: int | None = None, **options: Any
-    ) -> None:
+    def __init__(self, sock: socket.socket, *args: Any, largest: int, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        limit = largest or self.largest
-        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), limit))
+        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), largest))
 
     def begin(self) -> None:
         """Read the head, and skip informational heads (1xx). http.client skips only 100.
@@ -313,19 +320,3 @@ class LimitedResponse(http.client.HTTPResponse):
 def is_broken_off(error: Exception) -> bool:
     """Return whether the server has closed the connection without an answer."""
     return isinstance(error, (*_CLOSED, http.client.IncompleteRead))
-
-
-def _explain(error: Exception, seconds: float, secrets: Iterable[str]) -> str:
-    if sentence := explain_network_error(error, seconds):
-        return sentence
-    match error:
-        case http.client.IncompleteRead():
-            return "the connection ended in the middle of the answer"
-        case http.client.RemoteDisconnected():
-            return "the server closed the connection without an answer"
-        case http.client.BadStatusLine() | http.client.UnknownProtocol():
-            return f"the server does not speak HTTP/1: {hide_secrets(str(error), secrets)}"
-        case OSError(strerror=str(text)) if text:
-            return text
-        case _:
-            return hide_secrets(str(error), secrets) or type(error).__name__

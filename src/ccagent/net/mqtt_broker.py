@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ccagent.errors import ConfigurationError
-from ccagent.net.tls import check_network
+from ccagent.net.tls import ClientSettings, check_network
 from ccagent.net.urls import split_url
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
-
-    from ccagent.config.duration import Duration
 
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 ENCRYPTED = frozenset({"mqtts", "wss"})
@@ -51,29 +49,15 @@ _REFUSALS = {
 """Reason codes of PUBACK, PUBREC and PUBCOMP. Source: MQTT 5, section 2.4."""
 
 
-class _BrokerSettings(Protocol):
+class _BrokerSettings(ClientSettings, Protocol):
     """The keys of a client of a broker: of a sink, or of an agent."""
 
-    @property
-    def url(self) -> str: ...
     @property
     def protocol(self) -> str: ...
     @property
     def user(self) -> str: ...
     @property
     def password_file(self) -> str: ...
-    @property
-    def ca_file(self) -> str: ...
-    @property
-    def certificate_file(self) -> str: ...
-    @property
-    def key_file(self) -> str: ...
-    @property
-    def insecure(self) -> bool: ...
-    @property
-    def allow_cleartext(self) -> bool: ...
-    @property
-    def time_limit(self) -> Duration: ...
 
 
 class LastWill(NamedTuple):

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import ssl
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import nats.aio.client
 import nats.aio.msg
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from ccagent.net.nats_login import NatsOptions
     from ccagent.net.urls import Server
-
-T = TypeVar("T")
-C = TypeVar("C")
 
 NatsMessage = nats.aio.msg.Msg
 NatsError = nats.errors.Error
@@ -358,7 +355,7 @@ class NatsSession:
         self.fail(self.client.last_error or ConnectionResetError())
 
 
-def _explain_error(error: BaseException, secrets: Iterable[str] = ()) -> str:
+def _explain_error(error: BaseException, secrets: Iterable[str]) -> str:
     """Return the reason for a failed connection as a phrase without secrets."""
     match error:
         case ssl.SSLCertVerificationError() | ConnectionRefusedError():
@@ -405,7 +402,7 @@ def is_lost(error: BaseException) -> bool:
     )
 
 
-def clean_text(text: str, secrets: Iterable[str] = (), own: Iterable[str] = ()) -> str:
+def clean_text(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -> str:
     """Return a text of a server, unless it may contain a secret."""
     return text if text.lower() in _HARMLESS else hide_secrets(text, secrets, own)
 

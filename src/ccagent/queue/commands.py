@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
@@ -18,7 +19,7 @@ from ccagent.machine.clock import Clock, timestamp
 from ccagent.queue.entry import resume
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, find_old_file, make_directory_name
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
-from ccagent.queue.segment import DEAD, DONE, WAITING, find_owner, mark_done
+from ccagent.queue.segment import DEAD, DONE, WAITING, delete_finished, find_owner, mark_done
 from ccagent.queue.segment_directory import read_files
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
@@ -75,7 +76,7 @@ class DeadLetterSelection(NamedTuple):
 def list_queues(configuration: Configuration) -> list[BacklogRow]:
     """Return the queues of all sinks, each with its first dead letters."""
     rows: list[BacklogRow] = []
-    for sink in _list_queues(configuration):
+    for sink in _list_sinks(configuration):
         try:
             rows.append(_summarise(configuration, sink))
         except QueueError as error:
@@ -86,7 +87,7 @@ def list_queues(configuration: Configuration) -> list[BacklogRow]:
 def flush(configuration: Configuration) -> bool:
     """Send the backlog of the configured sinks. Return whether all queues are empty."""
     is_sent = True
-    for sink in _list_queues(configuration):
+    for sink in _list_sinks(configuration):
         if sink not in configuration.sinks:
             continue
         transport = build_transport(configuration.sinks[sink])
@@ -110,7 +111,7 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
     sink in whose directory its file lies.
     """
     count = 0
-    for name in _select_queues(configuration, selection):
+    for name in _select_sinks(configuration, selection):
         letters = selection.select(_list_letters(name, _read_queue(configuration, name)))
         undecodable = sum(letter.message.entry is None for letter in letters)
         for sink in dict.fromkeys(letter.sink for letter in letters):
@@ -120,8 +121,9 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
                 for letter in letters:
                     if letter.sink == sink and letter.message.entry is not None:
                         _queue_again(queue, letter.message.entry)
-                        _finish(name, [letter])
+                        mark_done(letter.path, [letter.message.position])
                         count += 1
+                _delete_finished(name, letters)
         if undecodable:
             logger.warning(
                 "sink %s: %d undecodable dead letters can't be sent again; "
@@ -142,11 +144,13 @@ def _queue_again(queue: Queue, entry: QueueEntry) -> None:
 def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_whole: bool) -> int:
     """Delete dead letters, with `is_whole` also queued messages. Return their number."""
     count = 0
-    for sink in _select_queues(configuration, selection):
+    for sink in _select_sinks(configuration, selection):
         files = _read_queue(configuration, sink)
         letters = selection.select(_list_letters(sink, files, is_whole=is_whole))
         with _naming_errors(_find_directory(configuration, sink)):
-            _finish(sink, letters)
+            for path, group in groupby(letters, lambda letter: letter.path):
+                mark_done(path, [letter.message.position for letter in group])
+            _delete_finished(sink, letters)
         count += len(letters)
     return count
 
@@ -200,11 +204,11 @@ def _list_letters(
     return letters
 
 
-def _finish(sink: str, letters: list[StoredLetter]) -> None:
-    """Mark messages as done, and delete files without any other message."""
+def _delete_finished(sink: str, letters: list[StoredLetter]) -> None:
+    """Delete the files of messages in which all are done."""
+    owner = find_owner(sink)
     for path in dict.fromkeys(letter.path for letter in letters):
-        positions = [letter.message.position for letter in letters if letter.path == path]
-        mark_done(path, positions, find_owner(sink))
+        delete_finished(path, owner)
 
 
 def _describe(letter: StoredLetter) -> str:
@@ -238,7 +242,7 @@ def _naming_errors(path: str) -> Generator[None]:
         raise QueueError(f"outbox {path}: {describe_error(error)}") from error
 
 
-def _list_queues(configuration: Configuration) -> list[str]:
+def _list_sinks(configuration: Configuration) -> list[str]:
     """Return the names of the sinks that have a queue on disk.
 
     Raise ConfigurationError if no directory is configured.
@@ -256,9 +260,9 @@ def _list_queues(configuration: Configuration) -> list[str]:
     return sorted({unquote(name.rpartition(".")[0]) for name in names if name.endswith(suffixes)})
 
 
-def _select_queues(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:
-    """Return the names of the selected queues. Raise ConfigurationError for an unknown sink."""
-    queues = _list_queues(configuration)
+def _select_sinks(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:
+    """Return the sinks of the selected queues. Raise ConfigurationError for an unknown sink."""
+    queues = _list_sinks(configuration)
     for sink in selection.sinks:
         if sink not in queues:
             raise ConfigurationError(

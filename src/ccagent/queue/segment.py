@@ -180,15 +180,28 @@ def read_segment(path: str, owner: QueueOwner) -> SegmentContent:
         return parse_segment(file.read(0, _LARGEST_FILE), owner)
 
 
-def mark_done(path: str, positions: Iterable[int], owner: QueueOwner) -> None:
-    """Overwrite states of a segment, which another process may have open.
+def mark_done(path: str, positions: Iterable[int]) -> None:
+    """Overwrite states of a segment, which another process may have open or have deleted.
 
-    A file without any other message is deleted if no process has it open. Raise OSError or
-    NotPermittedError.
+    Raise OSError or NotPermittedError.
     """
-    with contextlib.closing(LogFile(path, open_private(path, os.O_RDWR))) as file:
+    with (
+        contextlib.suppress(FileNotFoundError),
+        contextlib.closing(LogFile(path, open_private(path, os.O_RDWR))) as file,
+    ):
         for position in positions:
             file.overwrite(position, bytes((DONE,)))
+
+
+def delete_finished(path: str, owner: QueueOwner) -> None:
+    """Delete a segment whose messages are all done, if no process has it open.
+
+    Raise OSError or NotPermittedError.
+    """
+    with (
+        contextlib.suppress(FileNotFoundError),
+        contextlib.closing(LogFile(path, open_private(path, os.O_RDWR))) as file,
+    ):
         if lock(file.descriptor):
             messages = parse_segment(file.read(0, _LARGEST_FILE), owner).messages
             if messages and all(message.state == DONE for message in messages):

@@ -8,11 +8,12 @@ named receiver until it is added here.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
 from ccagent.log import logger
+from ccagent.records.message import Format, TimeUnit
 
 if TYPE_CHECKING:
     from ccagent.records.json_encoding import Envelope
@@ -73,9 +74,9 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     takes_differences: it computes CPU time from differences of `cpu_time`, else from `cpu_util`.
     """
 
-    format: Literal["sonar", "line"]
+    format: Format
     kinds: tuple[str, ...]
-    precision: Literal["", "s", "ns"] = ""
+    precision: TimeUnit = ""
     largest_body: int | None = None
     fields: dict[str, str] = {}
     required_texts: dict[str, tuple[str, ...]] = {}

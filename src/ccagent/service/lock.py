@@ -51,9 +51,11 @@ class Lock:
 
 
 def lock_directory(directory: str, name: str, key: str) -> Lock:
-    """Make a directory if it is missing, and lock it for one service. Raise CcagentError."""
+    """Make a directory if it is missing, and lock it for one service. Raise as `Lock` does."""
     try:
         make_directory(directory)
-    except (OSError, NotPermittedError) as error:
+    except OSError as error:
+        raise ConfigurationError(f"{key}: {directory}: {error.strerror}") from error
+    except NotPermittedError as error:
         raise ConfigurationError(f"{key}: {error}") from error
     return Lock(os.path.join(directory, name), key)

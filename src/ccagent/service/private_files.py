@@ -149,10 +149,18 @@ def sync_directory(path: str) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of `content`. Raise OSError."""
+    """Write all of `content`, also to a non-blocking pipe or terminal. Raise OSError."""
     rest = memoryview(content)
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            import select
+
+            # Another process made it non-blocking. An error would leave a partial line.
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()
 
 
 def _open_existing(directory: int, name: str, path: str, flags: int) -> int:

@@ -64,11 +64,6 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
         return "; ".join(parts)
 
 
-def parse(content: bytes) -> Status:
-    """Return the status in the JSON of `Status.json`. Raise msgspec.MsgspecError."""
-    return msgspec.json.decode(content, type=Status)
-
-
 _PATIENCE = 2.0
 _LARGEST = 1024 * 1024
 _MODE = 0o660
@@ -172,7 +167,7 @@ def read_status(path: str) -> Status:
             connected.connect(path)
             while len(content) < _LARGEST and (part := connected.recv(65536)):
                 content += part
-        return parse(content)
+        return msgspec.json.decode(content, type=Status)
     except PermissionError as error:
         raise NotPermittedError(
             f"{path}: only the daemon's user, its group and root may ask"
