@@ -45,6 +45,8 @@ _LOG = "current.wal"
 _LARGEST = 1 << 30
 _BUFFER = 1 << 20
 _LONGEST_STRETCH = 10**7
+_AHEAD = 3600
+"""Seconds ahead of the clock from which on a time is wrong."""
 
 
 class NodeDirectory(NamedTuple):
@@ -224,8 +226,11 @@ def _read_log(store: MetricStore, path: tuple[str, str], file: str) -> int:
         for one in values
         if (known := store.catalogue.get(one.metric)) is not None
     }
-    newest = max((one.time for one in values), default=0)
-    near = [one for one in values if newest - one.time < _LONGEST_STRETCH]
+    latest = int(store.now()) + _AHEAD
+    newest = max((one.time for one in values if one.time <= latest), default=0)
+    near = [one for one in values if 0 <= newest - one.time < _LONGEST_STRETCH]
+    if len(near) < len(values):
+        logger.warning("log %s: skipped %d values of wrong times", file, len(values) - len(near))
     return restore_level(store, path, as_levels(near, frequencies))
 
 

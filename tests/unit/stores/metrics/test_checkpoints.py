@@ -203,6 +203,18 @@ def test_the_log_of_the_reference_is_read_up_to_the_first_bad_record(tmp_path: P
     }  # fmt: skip
 
 
+def test_a_wrong_clock_does_not_cost_the_other_values_of_a_log(tmp_path: Path) -> None:
+    times = [1, BEGIN, 2 * BEGIN, BEGIN + 60]
+    records = [reference_record("load", time, n) for n, time in enumerate(times)]
+    (tmp_path / "fox/n1").mkdir(parents=True)
+    (tmp_path / "fox/n1/current.wal").write_bytes(
+        struct.pack("<I", 0xCC1DA701) + b"".join(records)
+    )
+    store = new_store()
+    assert read_checkpoints(store, str(tmp_path), 0) == 2
+    assert stored(store) == {("fox", "n1", "load"): [1.0, 3.0]}
+
+
 def test_only_some_metrics_are_collected() -> None:
     node = filled().root.children["fox"].children["n1"]
     found = collect_level(node, BEGIN, NOW, ["load"])
