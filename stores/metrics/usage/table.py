@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.log import logger
 from ccagent.service.private_files import make_private
-from ccagent.stores.metrics.job_table import set_aside
+from ccagent.stores.metrics.job_table import check_database, identify, open_or_replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -114,7 +115,13 @@ class UsageTable:
 
     def __init__(self, path: str) -> None:
         """Open or create the table. Raise sqlite3.Error."""
+        self._path = path
         self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._open()
+
+    def _open(self, *, is_checked: bool = False) -> None:
+        """Open the file; is_checked: look for damage, which takes long in a large file."""
+        path = self._path
         try:
             make_private(path)
         except (OSError, NotPermittedError) as error:
@@ -124,6 +131,9 @@ class UsageTable:
             self._database.execute("pragma journal_mode = wal")
             self._database.execute("pragma synchronous = normal")
             self._database.executescript(_SCHEMA)
+            if is_checked:
+                check_database(self._database)
+            self._file = identify(path)
             # Sums take long: they must not delay the store's writes.
             self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except BaseException:
@@ -136,8 +146,32 @@ class UsageTable:
             self._database.close()
             self._reader.close()
 
+    def _reopen(self) -> None:
+        """Open the table again. Rename a damaged file. Raise sqlite3.Error."""
+        with self._lock, self._reading:
+            self._database.close()
+            self._reader.close()
+            open_or_replace(self._path, lambda: self._open(is_checked=True))
+
     def keep(self, job: StoredJob, uses: Mapping[str, NodeJobEnergy], factor: float | None) -> None:
-        """Store an ended job. uses: by node; empty: unknown. factor: g CO2 per kWh, or None."""
+        """Store an ended job. uses: by node; empty: unknown. factor: g CO2 per kWh, or None.
+
+        A damaged or removed file is replaced. Raise sqlite3.Error.
+        """
+        try:
+            if identify(self._path) != self._file:
+                raise sqlite3.DatabaseError(f"{self._path} was removed or replaced")  # noqa: TRY301
+            self._write(job, uses, factor)
+        except sqlite3.OperationalError:
+            raise  # a full disk or a lock: the file itself is intact
+        except sqlite3.DatabaseError as error:
+            logger.error("table of usage: %s; opening it again", error)
+            self._reopen()
+            self._write(job, uses, factor)
+
+    def _write(
+        self, job: StoredJob, uses: Mapping[str, NodeJobEnergy], factor: float | None
+    ) -> None:
         common = (job.cluster, job.job, job.start, job.stop or job.start, job.user,
                   job.details.account)  # fmt: skip
         rows: list[tuple[Any, ...]] = [
@@ -294,12 +328,6 @@ def _join(sides: list[tuple[float, float]], common: float) -> float:
 def open_usage(path: str) -> UsageTable:
     """Open the table. Rename a damaged file. Raise ConfigurationError."""
     try:
-        try:
-            return UsageTable(path)
-        except sqlite3.OperationalError:
-            raise  # a full disk or missing permissions: the file itself is intact
-        except sqlite3.DatabaseError as error:
-            set_aside(path, error)
-            return UsageTable(path)
+        return open_or_replace(path, lambda: UsageTable(path))
     except sqlite3.Error as error:
         raise ConfigurationError(f"{path}: {error}; check the disk and the permissions") from error

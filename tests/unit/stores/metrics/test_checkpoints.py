@@ -207,9 +207,7 @@ def test_a_wrong_clock_does_not_cost_the_other_values_of_a_log(tmp_path: Path) -
     times = [1, BEGIN, 2 * BEGIN, BEGIN + 60]
     records = [reference_record("load", time, n) for n, time in enumerate(times)]
     (tmp_path / "fox/n1").mkdir(parents=True)
-    (tmp_path / "fox/n1/current.wal").write_bytes(
-        struct.pack("<I", 0xCC1DA701) + b"".join(records)
-    )
+    (tmp_path / "fox/n1/current.wal").write_bytes(struct.pack("<I", 0xCC1DA701) + b"".join(records))
     store = new_store()
     assert read_checkpoints(store, str(tmp_path), 0) == 2
     assert stored(store) == {("fox", "n1", "load"): [1.0, 3.0]}
