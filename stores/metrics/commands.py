@@ -14,7 +14,7 @@ from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Literal
 
     from ccagent.stores.metrics.settings import StoreSettings
 
@@ -102,7 +102,7 @@ def status(**options: Any) -> None:
 @click.option("--format", "form", type=click.Choice(["line", "json", "binary"]), default="line",
               help="Line protocol, or checkpoints for ClusterCockpit's store.")  # fmt: skip
 @click.argument("target", type=click.Path())
-def export(form: str, target: str, **options: Any) -> None:
+def export(form: Literal["line", "json", "binary"], target: str, **options: Any) -> None:
     """Write the values of a stopped store to the file or directory TARGET."""
     need_store_extra()
     settings = _settings(**options)

@@ -335,4 +335,4 @@ def job_of_row(row: tuple[Any, ...]) -> StoredJob:
     """Return the job of a row of `_ALL`. Raise ValueError or TypeError for a damaged one."""
     *fields, nodes, footprint, details = row
     kept = json.loads(footprint) if footprint else None
-    return StoredJob(*fields, tuple(json.loads(nodes)), kept, details_of_row(details))
+    return StoredJob._make((*fields, tuple(json.loads(nodes)), kept, details_of_row(details)))

@@ -338,7 +338,7 @@ def _buffers(series: StoredSeries) -> list[dict[str, Any]]:
     group, column = series
     first, last = group.column_bounds(column)
     found: list[dict[str, Any]] = []
-    for block in group.iterate_blocks():
+    for block in group.ordered_blocks():
         length = min(last - block.first, block.rows)
         if length > 0 and first < block.first + block.rows:
             start = group.start + block.first * group.frequency

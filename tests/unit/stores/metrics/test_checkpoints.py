@@ -22,7 +22,6 @@ from ccagent.stores.metrics.checkpoint_files import (
     find_nodes,
     read_checkpoints,
     remove_checkpoints,
-    write_checkpoint,
 )
 from ccagent.stores.metrics.checkpoint_levels import (
     collect_level,
@@ -34,7 +33,7 @@ from ccagent.stores.metrics.checkpoint_levels import (
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.line_keys import file_name, original_name
 from ccagent.stores.metrics.store import MetricStore
-from tests.unit.stores.metrics.support import NOW, data, new_store
+from tests.unit.stores.metrics.support import NOW, data, new_store, write_checkpoint
 from tests.unit.stores.metrics.test_ingest import stored
 
 BEGIN = NOW - 3600
