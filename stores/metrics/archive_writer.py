@@ -19,7 +19,7 @@ import numpy as np
 from ccagent.service.private_files import open_private_at
 from ccagent.stores.metrics.catalogue import MetricCatalogue
 from ccagent.stores.metrics.checkpoint_files import open_folder
-from ccagent.stores.metrics.line_keys import file_name
+from ccagent.stores.metrics.line_keys import LAST_SECOND, file_name
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.store import MetricStore
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.groups import StoreLevel
 
 _SCOPE = re.compile(r"(socket|memoryDomain|core|hwthread|cpu|accelerator)(?=[0-9])")
-_EARLIEST = -(10**11)
 _TEXTS = ("cluster", "hostname", "metric", "scope", "scope_id")
 _SEGMENT = b"ccagent.segment"
 """Key of the segment in a file's metadata. After a crash, the same segment is written again."""
@@ -163,7 +162,7 @@ def main() -> None:
     """Archive the segment that the command line names."""
     segment, directory, limit = sys.argv[1:]
     store = MetricStore(MetricCatalogue({}), time.time)
-    Replay(store).read_segment(segment, _EARLIEST)
+    Replay(store).read_segment(segment, -LAST_SECOND)
     name = identify_segment(segment)
     for cluster in store.root.children.values():
         write_cluster(cluster, directory, int(limit), name)

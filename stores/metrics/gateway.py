@@ -17,6 +17,7 @@ from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.service.lock import Lock
 from ccagent.service.private_directories import make_directory
+from ccagent.stores.budgets import format_label
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import EngineCommit
 from ccagent.stores.metrics.exporting import level_tags
@@ -134,7 +135,6 @@ def _has_series(store: MetricStore, cluster: str, query: SeriesQuery) -> bool:
 
 
 _PLAIN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _MILLISECONDS = 1000
 
 
@@ -147,7 +147,7 @@ def series_text(path: tuple[str, ...], metric: str) -> str:
     """Return a series in Prometheus' text format; empty for names it does not permit."""
     if _PLAIN.fullmatch(metric) is None:
         return ""
-    pairs = [f'{name}="{tag.translate(_ESCAPED)}"' for name, tag in labels(path).items()]
+    pairs = [format_label(name, tag) for name, tag in labels(path).items()]
     return f"{metric}{{{','.join(pairs)}}} "
 
 

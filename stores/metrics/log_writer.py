@@ -75,14 +75,11 @@ class WriteAheadLog:
     records also a power failure.
     """
 
-    def __init__(
-        self, directory: str, *, longest: float = _LONGEST, largest: int = _LARGEST
-    ) -> None:
+    def __init__(self, directory: str, *, largest: int = _LARGEST) -> None:
         self.closed: list[Segment] = []
         """Complete segments, oldest first."""
         self.failures = 0
         self._directory = directory
-        self._longest = longest
         self._largest = largest
         self._pending: list[bytes] = []
         self._number = max((number for number, _ in list_segments(directory)), default=0) + 1
@@ -135,7 +132,7 @@ class WriteAheadLog:
             self.rotate()
             raise StoreLogError(f"{self._directory}: {describe_error(error)}") from error
         self.is_dirty = True
-        if self._file.size > self._largest or monotonic() - self._began > self._longest:
+        if self._file.size > self._largest or monotonic() - self._began > _LONGEST:
             self.rotate()
 
     def sync(self) -> None:

@@ -196,9 +196,8 @@ class StoreServer(ListeningServer):
         directory = self.settings.archive.directory
         if not directory:
             return None
-        limits = QueryLimits(self.settings.limits.values, is_strict=self.settings.is_reference)
         retention = int(self.settings.retention.seconds)
-        return ArchiveQueries(self.store, directory, retention, limits)
+        return ArchiveQueries(self.store, directory, retention, self.settings.limits.values)
 
     def _read_checkpoints(self, retention: int) -> Checkpointer | None:
         """Read the checkpoints. Return their writer; None if none are written."""

@@ -13,6 +13,7 @@ from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checkpoint_files import CheckpointFormat, write_slices
 from ccagent.stores.metrics.groups import StoreLevel
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.job_events import JobEnvelope, JobEvents
 from ccagent.stores.metrics.known_keys import PureScanner, make_scanner
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import parse_request
@@ -39,6 +40,14 @@ def write_checkpoint(
 ) -> int:
     """Write a checkpoint without pauses. Return the number of its values."""
     return sum(write_slices(node, directory, form, start, end))
+
+
+def write_envelope(events: JobEvents, text: bytes) -> int:
+    """Write the jobs of an envelope at once. Return their number."""
+    envelope = JobEnvelope("test")
+    for _ in events.take_pieces(text, envelope):
+        pass
+    return envelope.jobs
 
 
 def new_store(now: float = NOW) -> MetricStore:

@@ -17,7 +17,7 @@ from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_table import JobTable
 from ccagent.stores.metrics.responses import StoreResponse
 from ccagent.stores.metrics.series_limits import SeriesRefusal
-from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store, post
+from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store, post, write_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,7 +164,7 @@ def test_an_envelope_is_taken_whole_or_not_at_all(table: JobTable) -> None:
     jobs = [{"job_id": 8, "start_time": begin}, {"job_id": 9, "start_time": begin, "nodes": ["["]}]
     envelope = {"data": {"type": "job", "attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
     with pytest.raises(UnparsableError):
-        JobEvents(table).take_envelope(json.dumps(envelope).encode())
+        write_envelope(JobEvents(table), json.dumps(envelope).encode())
     assert table.find("", "8") == []
 
 
