@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ccagent.errors import UnparsableError
+from ccagent.errors import CcagentError, UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import PIECE
 from ccagent.stores.metrics.job_events import JobEnvelope
 from ccagent.stores.metrics.job_queries import OthersJobError, describe_jobs, may_read
-from ccagent.stores.metrics.job_table import TABLE_ERRORS, JobTableError
+from ccagent.stores.metrics.job_table import JobTableError
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.query_answers import TABLES, QueryAnswers, describe_buffers
 from ccagent.stores.metrics.query_request import (
@@ -186,21 +186,12 @@ class StoreApi:
                 self._write(route, url, body, is_gzip, done)
             else:
                 if len(body) > _LARGEST_QUESTION:
-                    raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")  # noqa: TRY301
+                    raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")
                 if is_gzip:
                     body = inflate(body, _LARGEST_QUESTION)
                 self._respond_otherwise(route, url, bytes(body), done)
-        except OthersJobError as error:
-            done(fail(403, str(error)))
-        except BadRequestError as error:
-            done(fail(400, str(error)))
-        except TooLargeBodyError as error:
-            done(fail(413, str(error)))
-        except UnparsableError as error:
-            done(fail(400, str(error)))
-        except TABLE_ERRORS as error:
-            logger.error("table of jobs: %s", error)
-            done(fail(503, f"the table of jobs: {error}; try again"))
+        except (CcagentError, sqlite3.Error) as error:
+            done(_explain(error))
 
     def _respond_otherwise(
         self, route: ServerPath, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
@@ -380,8 +371,10 @@ class StoreApi:
 
 
 def _explain(error: Exception) -> StoreResponse:
-    """Return the response to a write that failed. Log what is not the sender's fault."""
+    """Return the response to a request that failed. Log what is not the sender's fault."""
     match error:
+        case OthersJobError():
+            return fail(403, str(error))
         case BadRequestError() | UnparsableError():
             return fail(400, str(error))
         case TooLargeBodyError():
@@ -390,5 +383,5 @@ def _explain(error: Exception) -> StoreResponse:
             logger.error("table of jobs: %s", error)
             return fail(503, f"the table of jobs: {error}; try again")
         case _:
-            logger.error("a write failed", exc_info=error)
+            logger.error("a request failed", exc_info=error)
             return fail(500, "internal error; the log of the store has details")

@@ -134,24 +134,18 @@ def _settings(
     web: str | None,
     verbose: int,
 ) -> StoreSettings:
-    from msgspec import structs
-
     from ccagent import log
     from ccagent.config.duration import Duration
     from ccagent.stores.metrics.catalogue import WILDCARD
     from ccagent.stores.metrics.checking import read_settings
-    from ccagent.stores.metrics.page_settings import WebSettings
-    from ccagent.stores.metrics.settings import (
-        StoredMetricSettings,
-        StoreSettings,
-        check_settings,
-    )
+    from ccagent.stores.metrics.settings import StoredMetricSettings
 
     log.configure(verbose)
     context = click.get_current_context()
     above = context.parent.params if context.parent is not None else {}
     config, data = config or above.get("config"), data or above.get("data")
     listen, frequency = listen or above.get("listen"), frequency or above.get("frequency")
+    web = web or above.get("web")
     if config is None and data is None and os.path.exists(_DEFAULT):
         config = _DEFAULT
     changes: dict[str, Any] = {}
@@ -159,21 +153,15 @@ def _settings(
         changes["data"] = data
     if listen:
         changes["listen"] = listen
-    web = web or above.get("web")
+    if web:
+        changes["web"] = {"listen": web}
     if frequency:
         try:
             every = StoredMetricSettings(frequency=Duration(frequency), aggregation="avg")
         except ValueError as error:
             raise ConfigurationError(f"--frequency: {error}") from error
         changes["metrics"] = {WILDCARD: every}
-    if config is None:
-        if web:
-            changes["web"] = WebSettings(listen=web)
-        return check_settings(structs.replace(StoreSettings(), **changes), "command line")
-    found = read_settings(config, changes)
-    if web:
-        found = structs.replace(found, web=structs.replace(found.web, listen=web))
-    return check_settings(found, config)
+    return read_settings(config, changes)
 
 
 def need_store_extra(*, with_pages: bool = False) -> None:

@@ -237,11 +237,6 @@ class JobEvents:
         self._is_full = False
         self._next_try = 0.0
 
-    @property
-    def waiting(self) -> int:
-        """Return the number of unwritten events."""
-        return len(self._waiting)
-
     def take(self, line: Line, sender: str = "") -> SeriesRefusal | str:
         """Write the event of a line. Ignore other lines. A bad event is logged.
 

@@ -107,6 +107,10 @@ class NodeSum(NamedTuple):
     known: float
 
 
+UsageRow = tuple[float | None, float | None, float | None, float | None]
+"""A job on a node: J, J below and above it, and g CO2 per kWh; None: unknown."""
+
+
 class UsageTable:
     """Energy of ended jobs, one row per job and node, in an SQLite file of its own.
 
@@ -205,16 +209,14 @@ class UsageTable:
             query = "select hour, factor from factors where source = ?"
             return dict(self._database.execute(query, (source,)).fetchall())
 
-    def find(self, cluster: str, job: str, start: int) -> tuple[dict[str, Any], ...] | None:
-        """Return the rows of a job; None if it is not stored."""
-        columns = ("node", "joules", "below", "above", "factor")
+    def find(self, cluster: str, job: str, start: int) -> list[UsageRow]:
+        """Return the rows of a job; none if it is not stored."""
         query = (
-            f"select {', '.join(columns)} from usage"  # noqa: S608 - constants
+            "select joules, below, above, factor from usage"
             " where cluster = ? and job = ? and start = ?"
         )
         with self._lock:
-            rows = self._database.execute(query, (cluster, job, start)).fetchall()
-        return tuple(dict(zip(columns, row, strict=True)) for row in rows) or None
+            return self._database.execute(query, (cluster, job, start)).fetchall()
 
     def joules(self, cluster: str, start: int, end: int) -> dict[tuple[str, int], float]:
         """Return the measured energy in J of the jobs that ended in [start, end).

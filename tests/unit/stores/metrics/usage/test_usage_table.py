@@ -197,5 +197,5 @@ def test_a_table_that_is_lost_while_it_runs_is_made_again(
         path.write_bytes(path.read_bytes()[:4096] + content * 20)
     table.keep(jobs[0], {}, None)
     table.close()
-    assert UsageTable(str(path)).find("fox", "0", 1) is not None
+    assert UsageTable(str(path)).find("fox", "0", 1)
     assert (tmp_path / "usage.sqlite.damaged").exists() == (content is not None)
