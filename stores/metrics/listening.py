@@ -119,6 +119,8 @@ class ListeningServer:
         for task in tasks:
             task.cancel()
         await self._answer_rest()
+        # A cancelled checkpoint that ended later would damage the file of the last one.
+        await asyncio.wait(tasks, timeout=_END_WITHIN)
         await self.end()
 
     def stop(self) -> None:
