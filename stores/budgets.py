@@ -65,6 +65,11 @@ class HourlyBudget:
         return self._seconds - int(self._now()) % self._seconds
 
 
+def format_label(name: str, value: str) -> str:
+    """Return a label in Prometheus' text format."""
+    return f'{name}="{value.translate(_ESCAPED)}"'
+
+
 def sender_label(sender: str) -> str:
     """Return the label of a sender in Prometheus' text format."""
-    return f'sender="{printable(sender).translate(_ESCAPED)}"'
+    return format_label("sender", printable(sender))

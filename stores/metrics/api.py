@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ccagent.errors import UnparsableError
+from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import PIECE
 from ccagent.stores.metrics.job_events import JobEnvelope
-from ccagent.stores.metrics.job_queries import OthersJobError, describe_jobs, may_read
-from ccagent.stores.metrics.job_table import TABLE_ERRORS, JobTableError
+from ccagent.stores.metrics.job_queries import describe_jobs, may_read
 from ccagent.stores.metrics.query import QueryLimits
-from ccagent.stores.metrics.query_answers import TABLES, QueryAnswers, describe_buffers
+from ccagent.stores.metrics.query_answers import TABLES, QueryAnswers, describe_buffers, explain
 from ccagent.stores.metrics.query_request import (
     LONGEST_QUERY,
-    BadRequestError,
     TooLargeBodyError,
     inflate,
     parameter,
@@ -122,7 +120,7 @@ class StoreApi:
         self._commit = commit
         self._log = log
         self._verifier = verifier
-        self._answers = QueryAnswers(store, limits or QueryLimits(), jobs, source)
+        self._answers = QueryAnswers(store, limits or QueryLimits(), jobs, source, self._begin)
         self._describe = describe
         self._jobs = jobs
         self._events = events
@@ -186,21 +184,12 @@ class StoreApi:
                 self._write(route, url, body, is_gzip, done)
             else:
                 if len(body) > _LARGEST_QUESTION:
-                    raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")  # noqa: TRY301
+                    raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")
                 if is_gzip:
                     body = inflate(body, _LARGEST_QUESTION)
                 self._respond_otherwise(route, url, bytes(body), done)
-        except OthersJobError as error:
-            done(fail(403, str(error)))
-        except BadRequestError as error:
-            done(fail(400, str(error)))
-        except TooLargeBodyError as error:
-            done(fail(413, str(error)))
-        except UnparsableError as error:
-            done(fail(400, str(error)))
-        except TABLE_ERRORS as error:
-            logger.error("table of jobs: %s", error)
-            done(fail(503, f"the table of jobs: {error}; try again"))
+        except (CcagentError, sqlite3.Error) as error:
+            done(explain(error))
 
     def _respond_otherwise(
         self, route: ServerPath, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
@@ -288,7 +277,7 @@ class StoreApi:
         try:
             await self._ingest.take_turns(events.take_pieces(body, envelope), sender)
         except Exception as error:  # noqa: BLE001 - the client must get an answer
-            done(_explain(error))
+            done(explain(error))
         else:
             refusal = envelope.refusal
             if refusal is None:
@@ -317,7 +306,7 @@ class StoreApi:
             self._held += held
             await self._ingest.write_in_turns(body, message)
         except Exception as error:  # noqa: BLE001 - the client must get an answer
-            done(_explain(error))
+            done(explain(error))
         else:
             self._commit_message(message, done)
         finally:
@@ -377,18 +366,3 @@ class StoreApi:
             self._log.add_freed(selectors, time)
             self._commit.flush()
         return text(200, f"buffers freed: {freed}")
-
-
-def _explain(error: Exception) -> StoreResponse:
-    """Return the response to a write that failed. Log what is not the sender's fault."""
-    match error:
-        case BadRequestError() | UnparsableError():
-            return fail(400, str(error))
-        case TooLargeBodyError():
-            return fail(413, str(error))
-        case sqlite3.Error() | JobTableError():
-            logger.error("table of jobs: %s", error)
-            return fail(503, f"the table of jobs: {error}; try again")
-        case _:
-            logger.error("a write failed", exc_info=error)
-            return fail(500, "internal error; the log of the store has details")

@@ -165,7 +165,3 @@ def main() -> None:
     """Answer the request on stdin."""
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=ArchiveRequest)
     sys.stdout.buffer.write(msgspec.msgpack.encode(read_archive(sys.argv[1], request)))
-
-
-if __name__ == "__main__":
-    main()

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import open_private_at
 from ccagent.stores.metrics.catalogue import MetricCatalogue
 from ccagent.stores.metrics.checkpoint_files import open_folder
-from ccagent.stores.metrics.line_keys import file_name
+from ccagent.stores.metrics.line_keys import LAST_SECOND, file_name
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.store import MetricStore
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.groups import StoreLevel
 
 _SCOPE = re.compile(r"(socket|memoryDomain|core|hwthread|cpu|accelerator)(?=[0-9])")
-_EARLIEST = -(10**11)
 _TEXTS = ("cluster", "hostname", "metric", "scope", "scope_id")
 _SEGMENT = b"ccagent.segment"
 """Key of the segment in a file's metadata. After a crash, the same segment is written again."""
@@ -71,7 +69,7 @@ def read_archived(node: StoreLevel) -> Iterator[ArchivedSeries]:
     for level in node.walk():
         scope, number = split_scope(level.path[2:])
         for metric, (group, column) in level.series.items():
-            for block in group.iterate_blocks():
+            for block in group.ordered_blocks():
                 values = block.values[: block.rows, column]
                 rows = np.flatnonzero(~np.isnan(values))
                 if rows.size:
@@ -81,8 +79,8 @@ def read_archived(node: StoreLevel) -> Iterator[ArchivedSeries]:
                     )
 
 
-def write_cluster(cluster: StoreLevel, directory: str, limit: int, segment: str) -> str:
-    """Write a cluster's values, a row group for each node. Return the path of the file.
+def write_cluster(cluster: StoreLevel, directory: str, limit: int, segment: str) -> None:
+    """Write a cluster's values, a row group for each node.
 
     An existing file of the same segment is replaced. Raise OSError.
     """
@@ -94,7 +92,6 @@ def write_cluster(cluster: StoreLevel, directory: str, limit: int, segment: str)
         + [arrow.field("value", arrow.float32(), nullable=False)],
         metadata={_SEGMENT: segment.encode()},
     )
-    make_directory(directory)
     folder = open_folder(directory, [file_name(cluster.path[0])])
     try:
         target = _free_name(folder, limit, segment, parquet)
@@ -113,7 +110,6 @@ def write_cluster(cluster: StoreLevel, directory: str, limit: int, segment: str)
         os.fsync(folder)
     finally:
         os.close(folder)
-    return os.path.join(directory, file_name(cluster.path[0]), target)
 
 
 def _write_node(
@@ -134,7 +130,7 @@ def _write_node(
         [arrow.array(one, field.type) for one, field in zip(columns, schema, strict=True)],
         schema=schema,
     )
-    writer.write_table(table, row_group_size=len(table) or 1)
+    writer.write_table(table, row_group_size=len(table))
 
 
 def _free_name(folder: int, limit: int, segment: str, parquet: Any) -> str:
@@ -166,11 +162,7 @@ def main() -> None:
     """Archive the segment that the command line names."""
     segment, directory, limit = sys.argv[1:]
     store = MetricStore(MetricCatalogue({}), time.time)
-    Replay(store).read_segment(segment, _EARLIEST)
+    Replay(store).read_segment(segment, -LAST_SECOND)
     name = identify_segment(segment)
     for cluster in store.root.children.values():
         write_cluster(cluster, directory, int(limit), name)
-
-
-if __name__ == "__main__":
-    main()

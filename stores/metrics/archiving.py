@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.stores.metrics.log_writer import Segment
-    from ccagent.stores.metrics.query import QueryLimits
     from ccagent.stores.metrics.query_answers import HealthRequest
     from ccagent.stores.metrics.query_request import QueryRequest, TableRequest
 
@@ -54,14 +53,10 @@ class SegmentArchive:
         self._failed: dict[str, float] = {}
         self._turn = asyncio.Lock()
 
-    def has(self, segment: Segment) -> bool:
-        """Return whether a segment is archived and may be deleted."""
-        return not self.directory or segment.path in self._archived
-
     async def add(self, segment: Segment) -> bool:
         """Archive a segment. Return whether it may be deleted."""
         async with self._turn:
-            if self.has(segment):
+            if not self.directory or segment.path in self._archived:
                 return True
             if not await asyncio.to_thread(os.path.exists, segment.path):
                 logger.error("log %s was removed before it was archived", segment.path)
@@ -97,13 +92,12 @@ _LONGEST_GAP = 10**7
 class ArchiveQueries:
     """Reads archived values with the program `archive_reader`."""
 
-    def __init__(
-        self, store: MetricStore, directory: str, retention: int, limits: QueryLimits
-    ) -> None:
+    def __init__(self, store: MetricStore, directory: str, retention: int, most: int) -> None:
+        """Set the parts. retention: in s. most: maximum number of values of a request."""
         self._store = store
         self._directory = directory
         self._retention = retention
-        self._limits = limits
+        self._most = most
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     def is_wanted(self, start: int, end: int) -> bool:
@@ -134,7 +128,7 @@ class ArchiveQueries:
 
         Raise BadRequestError, ProgramError, OSError, ValueError, TimeoutError.
         """
-        most = self._limits.values
+        most = self._most
         wanted = ArchiveRequest(cluster, start, end, sorted(hosts), sorted(metrics), most)
         text = msgspec.msgpack.encode(wanted)
         async with self._turns:

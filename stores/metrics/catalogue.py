@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ccagent.stores.metrics.line_keys import known_part_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 Aggregation = Literal["sum", "avg"]
 
@@ -47,7 +47,3 @@ class MetricCatalogue:
     def is_listed(self, name: str) -> bool:
         """Return whether a metric is configured by name, not by `*`."""
         return name in self._metrics
-
-    def names(self) -> Iterable[str]:
-        """Return the listed names."""
-        return self._metrics.keys()

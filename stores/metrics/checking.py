@@ -240,11 +240,20 @@ def _duration(text: object) -> str:
     return str(Duration(f"{seconds}s"))
 
 
-def read_settings(path: str, changes: dict[str, Any] | None = None) -> StoreSettings:
-    """Read a configuration: TOML, or the reference's JSON. Raise ConfigurationError.
+def read_settings(path: str | None, changes: dict[str, Any] | None = None) -> StoreSettings:
+    """Read and check a configuration: TOML, or the reference's JSON. Raise ConfigurationError.
 
-    changes: values from the command line; they replace the file's.
+    path: None: the defaults. changes: values from the command line; they replace the file's. Those
+    of `metrics` and `web` are added to the file's.
     """
+    found = StoreSettings() if path is None else _read_file(path)
+    changed = dict(changes or {})
+    changed["metrics"] = found.metrics | changed.get("metrics", {})
+    changed["web"] = structs.replace(found.web, **changed.get("web", {}))
+    return check_settings(structs.replace(found, **changed), path or "command line")
+
+
+def _read_file(path: str) -> StoreSettings:
     try:
         with open(path, "rb") as file:
             text = file.read().decode()
@@ -253,20 +262,12 @@ def read_settings(path: str, changes: dict[str, Any] | None = None) -> StoreSett
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: not text in UTF-8") from error
     if text.lstrip().startswith("{"):
-        found = convert_reference(text, path)
-        return check_settings(_changed(found, changes), path)
+        return convert_reference(text, path)
     try:
         table: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: {error}") from error
-    return check_settings(_changed(convert(table, StoreSettings, "", place=path), changes), path)
-
-
-def _changed(settings: StoreSettings, changes: dict[str, Any] | None) -> StoreSettings:
-    if not changes:
-        return settings
-    metrics = settings.metrics | changes.get("metrics", {})
-    return structs.replace(settings, **{**changes, "metrics": metrics})
+    return convert(table, StoreSettings, "", place=path)
 
 
 _ANSWER_SECONDS = 5.0

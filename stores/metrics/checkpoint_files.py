@@ -45,6 +45,8 @@ _LOG = "current.wal"
 _LARGEST = 1 << 30
 _BUFFER = 1 << 20
 _LONGEST_STRETCH = 10**7
+_AHEAD = 3600
+"""Seconds ahead of the clock from which on a time is wrong."""
 
 
 class NodeDirectory(NamedTuple):
@@ -101,34 +103,20 @@ def read_checkpoints(
     return count
 
 
-def write_checkpoint(
-    node: StoreLevel, directory: str, form: CheckpointFormat, start: int, end: int
-) -> int:
-    """Write the values of a node from `start` to before `end`. Return their number.
-
-    Raise OSError.
-    """
-    count = 0
-    for count in write_slices(node, directory, form, start, end):  # noqa: B007 - the last one
-        pass
-    return count
-
-
 def write_slices(
     node: StoreLevel, directory: str, form: CheckpointFormat, start: int, end: int
 ) -> Iterator[int]:
-    """Write a checkpoint like `write_checkpoint`, as a generator that pauses after each series.
+    """Write the values of a node from `start` to before `end`, with a pause after each series.
 
-    Yield 0 at each pause, and the number of values at the end.
+    Yield 0 at each pause, and the number of values at the end. Raise OSError.
     """
     level = CheckpointLevel()
     for _ in collect_slices(node, start, end, level):
         yield 0
-    if level.is_empty():
+    if not (level.series or level.children):
         return
     parts = encode_json(level, start, end) if form == "json" else encode_binary(level, start, end)
     target = f"{start}.{_SUFFIXES[form]}"
-    make_directory(directory)
     folder = open_folder(directory, [file_name(name) for name in node.path])
     try:
         for _ in _write_file(folder, target, parts):
@@ -139,7 +127,8 @@ def write_slices(
 
 
 def open_folder(directory: str, names: list[str]) -> int:
-    """Open a directory; create missing levels. Follow no symbolic link below `directory`."""
+    """Open a directory; create what is missing. Follow no symbolic link below `directory`."""
+    make_directory(directory)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = os.open(directory, flags)
     for name in names:
@@ -224,8 +213,11 @@ def _read_log(store: MetricStore, path: tuple[str, str], file: str) -> int:
         for one in values
         if (known := store.catalogue.get(one.metric)) is not None
     }
-    newest = max((one.time for one in values), default=0)
-    near = [one for one in values if newest - one.time < _LONGEST_STRETCH]
+    latest = int(store.now()) + _AHEAD
+    newest = max((one.time for one in values if one.time <= latest), default=0)
+    near = [one for one in values if 0 <= newest - one.time < _LONGEST_STRETCH]
+    if len(near) < len(values):
+        logger.warning("log %s: skipped %d values of wrong times", file, len(values) - len(near))
     return restore_level(store, path, as_levels(near, frequencies))
 
 

@@ -16,6 +16,7 @@ import orjson
 
 from ccagent.config.settings import as_table
 from ccagent.errors import UnparsableError
+from ccagent.stores.metrics.line_keys import LAST_SECOND
 from ccagent.stores.metrics.reading import read_series
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 
 _LONGEST_STEP = 10**7
-_LAST_SECOND = 10**11
 
 
 class CheckpointSeries(NamedTuple):
@@ -41,7 +41,7 @@ class CheckpointSeries(NamedTuple):
 
 def make_series(frequency: int, start: int, values: NDArray[np.float64]) -> CheckpointSeries:
     """Return a series read from a file. Raise ValueError for an implausible step or time."""
-    if not (0 < frequency <= _LONGEST_STEP and abs(start) < _LAST_SECOND):
+    if not (0 < frequency <= _LONGEST_STEP and abs(start) < LAST_SECOND):
         raise ValueError(f"implausible series from {start} in steps of {frequency} s")
     return CheckpointSeries(frequency, start, np.where(np.isfinite(values), values, np.nan))
 
@@ -52,10 +52,6 @@ class CheckpointLevel:
     def __init__(self) -> None:
         self.series: dict[str, CheckpointSeries] = {}
         self.children: dict[str, CheckpointLevel] = {}
-
-    def is_empty(self) -> bool:
-        """Return whether the level and its children have no values."""
-        return not self.series and all(child.is_empty() for child in self.children.values())
 
     def count(self) -> int:
         """Return the number of values."""
@@ -123,7 +119,12 @@ def restore_level(store: MetricStore, path: Path, level: CheckpointLevel) -> int
     for below, metric, one in found:
         series = store.find(below, metric)
         if series is not None:
-            count += _write(store, series.group.number, series.column, one)
+            group, column = series
+            present = np.flatnonzero(~np.isnan(one.values))
+            times = one.start + present * one.frequency
+            slots = (times - group.start) // group.frequency
+            group.write_column(store.pool, column, slots, one.values[present])
+            count += len(present)
     return count
 
 
@@ -132,15 +133,6 @@ def _walk(path: Path, level: CheckpointLevel) -> list[tuple[Path, str, Checkpoin
     for name, below in level.children.items():
         found += _walk((*path, name), below)
     return found
-
-
-def _write(store: MetricStore, number: int, column: int, one: CheckpointSeries) -> int:
-    group = store.groups[number]
-    present = np.flatnonzero(~np.isnan(one.values))
-    times = one.start + present * one.frequency
-    slots = (times - group.start) // group.frequency
-    group.write_column(store.pool, column, slots, one.values[present])
-    return len(present)
 
 
 _DEEPEST = 8
@@ -272,7 +264,7 @@ _LOG_HEAD = struct.Struct("<II")
 class LoggedValue(NamedTuple):
     """A value of a node's level."""
 
-    path: tuple[str, ...]
+    path: Path
     metric: str
     time: int
     value: float
@@ -303,18 +295,14 @@ def decode_reference_log(data: bytes) -> tuple[list[LoggedValue], int]:
 
 def as_levels(values: list[LoggedValue], frequencies: dict[str, int]) -> CheckpointLevel:
     """Return values as series with equal steps. Skip metrics without a frequency."""
-    series: dict[tuple[tuple[str, ...], str], dict[int, float]] = {}
-    starts: dict[tuple[tuple[str, ...], str], int] = {}
+    series: dict[tuple[Path, str], tuple[int, dict[int, float]]] = {}
     for path, metric, time, value in values:
         frequency = frequencies.get(metric)
-        if frequency is None:
-            continue
-        key = path, metric
-        start = starts.setdefault(key, time)
-        slot = (time - start + frequency // 2) // frequency
-        series.setdefault(key, {})[slot] = value
+        if frequency is not None:
+            start, slots = series.setdefault((path, metric), (time, {}))
+            slots[(time - start + frequency // 2) // frequency] = value
     root = CheckpointLevel()
-    for (path, metric), slots in series.items():
+    for (path, metric), (start, slots) in series.items():
         level = root
         for name in path:
             level = level.children.setdefault(name, CheckpointLevel())
@@ -323,8 +311,7 @@ def as_levels(values: list[LoggedValue], frequencies: dict[str, int]) -> Checkpo
         row = np.full(last - first + 1, np.nan)
         for slot, value in slots.items():
             row[slot - first] = value
-        start = starts[path, metric] + first * frequency
-        level.series[metric] = make_series(frequency, start, row)
+        level.series[metric] = make_series(frequency, start + first * frequency, row)
     return root
 
 

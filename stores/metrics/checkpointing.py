@@ -95,13 +95,9 @@ class Checkpointer:
 
     def remove_old(self) -> None:
         """Delete files that are older than the retention."""
-        try:
-            removed = remove_checkpoints(self._directory, int(self._store.now()) - self._retention)
-        except OSError as error:
-            logger.error("checkpoints %s can't be deleted: %s", self._directory, error.strerror)
-        else:
-            if removed:
-                logger.info("deleted %d checkpoints in %s", removed, self._directory)
+        removed = remove_checkpoints(self._directory, int(self._store.now()) - self._retention)
+        if removed:
+            logger.info("deleted %d checkpoints in %s", removed, self._directory)
 
     def _range(self, settling: int) -> _Range | None:
         """Return the range of the next checkpoint; None if it would be empty."""

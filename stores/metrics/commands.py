@@ -14,7 +14,7 @@ from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Literal
 
     from ccagent.stores.metrics.settings import StoreSettings
 
@@ -102,7 +102,7 @@ def status(**options: Any) -> None:
 @click.option("--format", "form", type=click.Choice(["line", "json", "binary"]), default="line",
               help="Line protocol, or checkpoints for ClusterCockpit's store.")  # fmt: skip
 @click.argument("target", type=click.Path())
-def export(form: str, target: str, **options: Any) -> None:
+def export(form: Literal["line", "json", "binary"], target: str, **options: Any) -> None:
     """Write the values of a stopped store to the file or directory TARGET."""
     need_store_extra()
     settings = _settings(**options)
@@ -134,24 +134,18 @@ def _settings(
     web: str | None,
     verbose: int,
 ) -> StoreSettings:
-    from msgspec import structs
-
     from ccagent import log
     from ccagent.config.duration import Duration
     from ccagent.stores.metrics.catalogue import WILDCARD
     from ccagent.stores.metrics.checking import read_settings
-    from ccagent.stores.metrics.page_settings import WebSettings
-    from ccagent.stores.metrics.settings import (
-        StoredMetricSettings,
-        StoreSettings,
-        check_settings,
-    )
+    from ccagent.stores.metrics.settings import StoredMetricSettings
 
     log.configure(verbose)
     context = click.get_current_context()
     above = context.parent.params if context.parent is not None else {}
     config, data = config or above.get("config"), data or above.get("data")
     listen, frequency = listen or above.get("listen"), frequency or above.get("frequency")
+    web = web or above.get("web")
     if config is None and data is None and os.path.exists(_DEFAULT):
         config = _DEFAULT
     changes: dict[str, Any] = {}
@@ -159,21 +153,15 @@ def _settings(
         changes["data"] = data
     if listen:
         changes["listen"] = listen
-    web = web or above.get("web")
+    if web:
+        changes["web"] = {"listen": web}
     if frequency:
         try:
             every = StoredMetricSettings(frequency=Duration(frequency), aggregation="avg")
         except ValueError as error:
             raise ConfigurationError(f"--frequency: {error}") from error
         changes["metrics"] = {WILDCARD: every}
-    if config is None:
-        if web:
-            changes["web"] = WebSettings(listen=web)
-        return check_settings(structs.replace(StoreSettings(), **changes), "command line")
-    found = read_settings(config, changes)
-    if web:
-        found = structs.replace(found, web=structs.replace(found.web, listen=web))
-    return check_settings(found, config)
+    return read_settings(config, changes)
 
 
 def need_store_extra(*, with_pages: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -11,11 +12,12 @@ from ccagent.log import logger
 from ccagent.stores.metrics.log_writer import StoreLogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ccagent.stores.metrics.log_writer import WriteAheadLog
     from ccagent.stores.metrics.victoria import VictoriaEngine
 
+
+Committed = Callable[[StoreLogError | None], None]
+"""Called after values are stored, or with the error."""
 
 SyncMode = Literal["write", "disk"]
 """`write`: acknowledged values survive kill -9. `disk`: they survive a power failure."""
@@ -26,7 +28,7 @@ _SYNC_EVERY = 0.05
 class MessageCommit(Protocol):
     """Calls back when added values are stored, or storing failed."""
 
-    def wait(self, done: Callable[[StoreLogError | None], None]) -> None:
+    def wait(self, done: Committed) -> None:
         """Call `done` after everything added until now is stored, or with the error."""
 
     def flush(self) -> None:
@@ -43,8 +45,8 @@ class GroupCommit:
     def __init__(self, log: WriteAheadLog | None, mode: SyncMode) -> None:
         self._log = log
         self._mode = mode
-        self._waiting: list[Callable[[StoreLogError | None], None]] = []
-        self._written: list[Callable[[StoreLogError | None], None]] = []
+        self._waiting: list[Committed] = []
+        self._written: list[Committed] = []
         self._is_scheduled = False
         self._syncing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -52,7 +54,7 @@ class GroupCommit:
         self._unkept = 0
         """Number of messages that are only in memory because writing the log failed."""
 
-    def wait(self, done: Callable[[StoreLogError | None], None]) -> None:
+    def wait(self, done: Committed) -> None:
         """Call `done` after everything added until now is in the log, or with the error."""
         self._waiting.append(done)
         if not self._is_scheduled:
@@ -109,7 +111,7 @@ class GroupCommit:
     def _synced(
         self,
         future: asyncio.Future[None],
-        written: list[Callable[[StoreLogError | None], None]],
+        written: list[Committed],
     ) -> None:
         self._syncing = None
         problem: StoreLogError | None = None
@@ -147,7 +149,7 @@ class EngineCommit:
         self._texts: list[bytes] = []
         self._lines: list[bytes] = []
         self._size = 0
-        self._waiting: list[Callable[[StoreLogError | None], None]] = []
+        self._waiting: list[Committed] = []
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
         # A dedicated thread: queries waiting for the engine can block all threads of the event
@@ -164,7 +166,7 @@ class EngineCommit:
         self._lines.append(line)
         self._size += len(line)
 
-    def wait(self, done: Callable[[StoreLogError | None], None]) -> None:
+    def wait(self, done: Committed) -> None:
         """Call `done` after everything added until now is in the engine, or with the error."""
         self._waiting.append(done)
         self.flush()
@@ -209,12 +211,12 @@ class EngineCommit:
         if lines:
             self._engine.import_lines(b"\n".join(lines))
 
-    def _take(self) -> tuple[list[bytes], list[bytes], list[Callable[..., None]]]:
+    def _take(self) -> tuple[list[bytes], list[bytes], list[Committed]]:
         found = self._texts, self._lines, self._waiting
         self._texts, self._lines, self._waiting, self._size = [], [], [], 0
         return found
 
-    def _answer(self, waiting: list[Callable[..., None]], problem: StoreLogError | None) -> None:
+    def _answer(self, waiting: list[Committed], problem: StoreLogError | None) -> None:
         for done in waiting:
             done(problem)
 

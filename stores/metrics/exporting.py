@@ -5,28 +5,33 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger, printable
 from ccagent.records.line_protocol.encoding import encode_number, encode_tags
 from ccagent.service.lock import Lock
 from ccagent.service.private_files import open_private
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_slices
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.settings import log_directory
 from ccagent.stores.metrics.store import MetricStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Literal
 
+    from ccagent.stores.metrics.checkpoint_files import CheckpointFormat
     from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.settings import StoreSettings
 
 _KINDS = ("socket", "memoryDomain", "core", "hwthread", "accelerator", "die", "llc")
+_TAGS = (("type", "type-id"), ("stype", "stype-id"))
 
 
-def export_values(settings: StoreSettings, form: str, target: str) -> int:
+def export_values(
+    settings: StoreSettings, form: Literal["line"] | CheckpointFormat, target: str
+) -> int:
     """Write all values as lines or checkpoints. Return their number.
 
     Raise ConfigurationError, LockedError.
@@ -43,12 +48,12 @@ def export_values(settings: StoreSettings, form: str, target: str) -> int:
         Replay(store).read_directory(directory, oldest)
         if form == "line":
             return _write_lines(store, target)
-        now = int(time.time())
-        start = oldest
+        end = int(time.time()) + 1
         return sum(
-            write_checkpoint(node, target, cast('Literal["json", "binary"]', form), start, now + 1)
+            count
             for cluster in store.root.children.values()
             for node in cluster.children.values()
+            for count in write_slices(node, target, form, oldest, end)
         )
     except NotPermittedError as error:
         raise ConfigurationError(str(error)) from error
@@ -84,7 +89,7 @@ def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:
             except EncodingError as error:
                 logger.warning("%s: %s; skipped", printable(metric), error)
                 continue
-            for block in group.iterate_blocks():
+            for block in group.ordered_blocks():
                 first = group.time(block.first)
                 for row, value in enumerate(block.values[: block.rows, column].tolist()):
                     if not math.isnan(value):
@@ -112,6 +117,3 @@ def level_tags(path: tuple[str, ...]) -> dict[str, str]:
         else:
             tags |= {kind: name, number: part[len(name) :]}
     return tags
-
-
-_TAGS = (("type", "type-id"), ("stype", "stype-id"))

@@ -6,17 +6,16 @@ import asyncio
 import json
 import os
 import re
-import sqlite3
 import time
 from array import array
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from ccagent.config.duration import parse_size
-from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.service.lock import Lock
 from ccagent.service.private_directories import make_directory
+from ccagent.stores.budgets import format_label
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import EngineCommit
 from ccagent.stores.metrics.exporting import level_tags
@@ -26,11 +25,9 @@ from ccagent.stores.metrics.job_queries import FootprintKeeper
 from ccagent.stores.metrics.job_table import JOBS_KEPT, TABLE_ERRORS, find_ended_jobs
 from ccagent.stores.metrics.listening import ListeningServer, open_jobs
 from ccagent.stores.metrics.own_metrics import describe_gateway
-from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.responses import StoreResponse, fail
-from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits, plan_memory
+from ccagent.stores.metrics.series_limits import PartLimits
 from ccagent.stores.metrics.store import MetricStore
-from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.stores.metrics.victoria import VictoriaEngine
 
 if TYPE_CHECKING:
@@ -134,7 +131,6 @@ def _has_series(store: MetricStore, cluster: str, query: SeriesQuery) -> bool:
 
 
 _PLAIN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _MILLISECONDS = 1000
 
 
@@ -147,7 +143,7 @@ def series_text(path: tuple[str, ...], metric: str) -> str:
     """Return a series in Prometheus' text format; empty for names it does not permit."""
     if _PLAIN.fullmatch(metric) is None:
         return ""
-    pairs = [f'{name}="{tag.translate(_ESCAPED)}"' for name, tag in labels(path).items()]
+    pairs = [format_label(name, tag) for name, tag in labels(path).items()]
     return f"{metric}{{{','.join(pairs)}}} "
 
 
@@ -217,32 +213,23 @@ class GatewayServer(ListeningServer):
                 names, self._jobs, self._events.ended, source.read_job
             )
         self.commit = EngineCommit(engine)
-        memory = plan_memory(settings.memory_cap)
         self.ingest = EngineIngest(
             names,
             self.commit,
             future=int(settings.limits.future.seconds),
             past=settings.oldest(),
             is_strict=settings.is_reference,
-            series=SeriesLimits(
-                names,
-                most=settings.limits.series,
-                of_node=settings.limits.new_series,
-                of_sender=memory.series_of_sender,
-                retention=settings.retention.seconds,
-                memory=memory.process,
-            ),
+            series=self.limit_series(names),
             others=self._events.take if self._events else None,
             # Names of ended jobs are kept, so the number of parts of a node only grows.
             parts=PartLimits(names, of_node=settings.limits.series),
         )
-        key = settings.jwt_public_key
         self.api = GatewayApi(
             names,
             self.ingest,
             self.commit,
-            verifier=TokenVerifier(key, time.time, frozenset(settings.web.staff)) if key else None,
-            limits=QueryLimits(settings.limits.values, is_strict=settings.is_reference),
+            verifier=self.verifier,
+            limits=self.query_limits,
             largest_body=parse_size(settings.limits.body),
             bodies=parse_size(settings.limits.bodies),
             describe=lambda: describe_gateway(names, self.ingest, self.commit, self.connections),
@@ -250,25 +237,18 @@ class GatewayServer(ListeningServer):
             events=self._events,
             source=source,
         )
-        self._receiver = self.make_receiver(self.ingest, self.commit)
+        self.subscribe(self.ingest, self.commit)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return additional coroutines to run."""
-        found: list[Coroutine[Any, Any, None]] = []
-        if self._jobs is not None:
-            found.append(self.repeat(self.retention_period(), self._remove_old_jobs))
-        if self._receiver is not None:
-            found.append(self._receiver.run())
-        return found
+        if self._jobs is None:
+            return []
+        return [self.repeat(self.retention_period(), self._remove_old_jobs)]
 
     async def tick(self) -> None:
         """Store footprints of ended jobs."""
-        if self._footprints is None or self._events is None or not self._events.retry():
-            return
-        try:
-            await self._footprints.keep()
-        except (sqlite3.Error, CcagentError) as error:
-            logger.error("footprints of jobs: %s; retrying", error)
+        if self._footprints is not None and self._events is not None:
+            await self.keep_footprints(self._events, self._footprints)
 
     async def _remove_old_jobs(self) -> None:
         """Remove old jobs from the table. Other gateways may do the same."""

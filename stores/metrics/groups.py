@@ -117,7 +117,8 @@ class SeriesGroup:
         row = (time - self.start) // self.frequency - self.head_first
         block = self.head
         if block is None or not 0 <= row < CAPACITY or block.is_sealed:
-            self._write_elsewhere(pool, time, first, packed)
+            values = np.frombuffer(packed)
+            np.asarray(self.open_row(pool, time))[first : first + len(values)] = values
             return
         stride = self.stride
         if row >= block.rows:
@@ -163,15 +164,8 @@ class SeriesGroup:
 
     def write_value(self, pool: BlockPool, time: int, column: int, value: float) -> None:
         """Write one value. A missing one changes nothing: the log has whole rows."""
-        if math.isnan(value):
-            return
-        slot = (time - self.start) // self.frequency
-        block = self._block(pool, slot)
-        row = slot - block.first
-        if row >= block.rows:
-            block.fill(row + 1)
-        block.summary = None
-        block.values[row, column] = value
+        if not math.isnan(value):
+            self.open_row(pool, time)[column] = value
 
     def write_column(
         self,
@@ -247,7 +241,7 @@ class SeriesGroup:
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[ValueBlock, int, int]]:
         """Yield the blocks with slots of a range, oldest first, and their ranges of rows."""
-        for block in self._ordered():
+        for block in self.ordered_blocks():
             low, high = max(first - block.first, 0), min(last - block.first, block.rows)
             if low < high:
                 yield block, low, high
@@ -261,14 +255,14 @@ class SeriesGroup:
 
     def column_bounds(self, column: int) -> tuple[int, int]:
         """Return the first slot with a value in this column, and the slot after the last one."""
-        for block in self._ordered():
+        for block in self.ordered_blocks():
             found = np.flatnonzero(~np.isnan(block.values[: block.rows, column]))
             if found.size:
                 first = block.first + int(found[0])
                 break
         else:
             return 0, 0
-        for block in reversed(self._ordered()):
+        for block in reversed(self.ordered_blocks()):
             found = np.flatnonzero(~np.isnan(block.values[: block.rows, column]))
             if found.size:
                 return first, block.first + int(found[-1]) + 1
@@ -285,28 +279,13 @@ class SeriesGroup:
             self._find_head()
         return len(old)
 
-    def _ordered(self) -> list[ValueBlock]:
+    def ordered_blocks(self) -> list[ValueBlock]:
+        """Return the blocks, oldest first."""
         return [self.blocks[begin] for begin in sorted(self.blocks)]
 
     def _find_head(self) -> None:
         self.head_first = max(self.blocks, default=0)
         self.head = self.blocks.get(self.head_first)
-
-    def _write_elsewhere(
-        self, pool: BlockPool, time: int, first: int, packed: bytes | memoryview
-    ) -> None:
-        slot = (time - self.start) // self.frequency
-        block = self._block(pool, slot)
-        row = slot - block.first
-        if row >= block.rows:
-            block.fill(row + 1)
-        if not block.is_sealed:
-            begin = row * self.stride + first * _WIDTH
-            block.memory[begin : begin + len(packed)] = packed
-            return
-        count = len(packed) // _WIDTH
-        block.summary = None
-        block.values[row, first : first + count] = np.frombuffer(packed, np.float64)
 
     def _block(self, pool: BlockPool, slot: int) -> ValueBlock:
         """Return the block of a slot. Create it if it is missing."""
@@ -319,10 +298,6 @@ class SeriesGroup:
                     self.head.seal()
                 self.head, self.head_first = block, begin
         return block
-
-    def iterate_blocks(self) -> Iterator[ValueBlock]:
-        """Yield the blocks, oldest first."""
-        yield from self._ordered()
 
 
 class StoredSeries(NamedTuple):

@@ -31,7 +31,7 @@ class Housekeeper:
     def __init__(
         self,
         store: MetricStore,
-        log: WriteAheadLog | None,
+        log: WriteAheadLog,
         *,
         retention: int,
         memory_cap: int = 0,
@@ -94,14 +94,12 @@ class Housekeeper:
         is_spared: true if some nodes keep older values. Then segments that the next start reads are
         kept.
         """
-        if self._log is None:
-            return []
         limit = int(self._store.now()) - self._retention * (REPLAYED if is_spared else 1)
         return [segment for segment in self._log.closed if segment.newest < limit]
 
     def check_log(self) -> None:
         """Go on in a new segment if the last one was removed: it would be lost with what comes."""
-        if self._log is not None and not self._log.check_file():
+        if not self._log.check_file():
             logger.error(
                 "log: the newest segment was removed by somebody: its values are in memory only,"
                 " and lost at the next start"
@@ -120,7 +118,7 @@ class Housekeeper:
         programs need the disk.
         """
         log, cap = self._log, self._disk_cap
-        if log is None or not cap:
+        if not cap:
             return
         excess = log.size - int(cap * _ARCHIVED_FROM)
         for segment in list(log.closed):
@@ -146,7 +144,7 @@ class Housekeeper:
 
     def _remove(self, segment: Segment) -> bool:
         """Delete a segment. Return whether it is deleted."""
-        if self._log is not None and segment in self._log.closed:
+        if segment in self._log.closed:
             try:
                 self._log.remove(segment)
             except OSError as error:

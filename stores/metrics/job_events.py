@@ -28,6 +28,7 @@ from ccagent.stores.metrics.job_table import (
     StoredJob,
     WaitingJob,
 )
+from ccagent.stores.metrics.line_keys import LAST_SECOND
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
@@ -43,9 +44,6 @@ _MOST_ENVELOPE_NODES = 2_000_000
 
 _MOST_OF_JOB = 100_000
 """Maximum number of node names of a job."""
-
-_FAR = 10**11
-"""A job starts and ends before this time, in seconds since 1970."""
 
 _Scalar = str | int | float | bool | None
 _left = threading.local()
@@ -162,7 +160,7 @@ def _seconds(text: object) -> int:
 
 def _check_time(time: int) -> int:
     """Return a time that a job can have. Raise ValueError."""
-    if not 0 <= time < _FAR:
+    if not 0 <= time < LAST_SECOND:
         raise ValueError(f"{time} is not a time of a job in seconds since 1970")
     return time
 
@@ -193,12 +191,9 @@ class _StopEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobEnvelope:
-    """Result of an envelope of a sender; None: without a limit.
+    """Result of an envelope. jobs: number of written ones. refusal: of the others."""
 
-    jobs: number of written ones. refusal: of the others.
-    """
-
-    def __init__(self, sender: str | None) -> None:
+    def __init__(self, sender: str) -> None:
         self.sender = sender
         self.jobs = 0
         self.refusal: SeriesRefusal | None = None
@@ -242,11 +237,6 @@ class JobEvents:
         self._is_full = False
         self._next_try = 0.0
 
-    @property
-    def waiting(self) -> int:
-        """Return the number of unwritten events."""
-        return len(self._waiting)
-
     def take(self, line: Line, sender: str = "") -> SeriesRefusal | str:
         """Write the event of a line. Ignore other lines. A bad event is logged.
 
@@ -266,16 +256,6 @@ class JobEvents:
             self._fail(error)
             return self._hold(event)
         return ""
-
-    def take_envelope(self, text: bytes) -> int:
-        """Write the jobs of a trusted envelope at once. Return their number.
-
-        Raise UnparsableError, or TABLE_ERRORS if writing fails.
-        """
-        envelope = JobEnvelope(None)
-        for _ in self.take_pieces(text, envelope):
-            pass
-        return envelope.jobs
 
     def take_pieces(self, text: bytes, envelope: JobEnvelope) -> Iterator[JobEnvelope]:
         """Write the jobs of a `job` envelope in pieces of a few ms. Yield after each piece.
@@ -317,7 +297,10 @@ class JobEvents:
                 self._end(job)
 
     def _start(self, job: StoredJob | WaitingJob, sender: str | None) -> None:
-        """Write a job. Raise _RefusedJobError beyond its sender's budget; None: no limit."""
+        """Write a job. Raise _RefusedJobError beyond its sender's budget.
+
+        sender: None for an event that has waited: it has no limit.
+        """
         admit = None if sender is None else functools.partial(self._admit, sender)
         if isinstance(job, WaitingJob):
             self._table.wait(job, admit)
@@ -434,7 +417,7 @@ class JobEvents:
             )
         elif function == "stop_job":
             stopped = msgspec.json.decode(text, type=_StopEvent)
-            if not max(1, stopped.start_time) <= stopped.stop_time < _FAR:
+            if not max(1, stopped.start_time) <= stopped.stop_time < LAST_SECOND:
                 raise ValueError(f"job {stopped.job_id} ends at {stopped.stop_time}")
             number = str(stopped.job_id)
             job = self._table.stop(

@@ -55,9 +55,9 @@ def expand_job(request: QueryRequest, job: str, table: JobTable, now: int) -> Qu
         for node in ((query.host,) if query.host else run.nodes)
     ]
     queries += [
-        query
+        SeriesQuery(metric=metric, host=node)
         for metric in request.for_all_nodes or ()
-        for query in _queries_of_nodes(metric, run.nodes)
+        for node in run.nodes
     ]
     return structs.replace(
         request,
@@ -67,10 +67,6 @@ def expand_job(request: QueryRequest, job: str, table: JobTable, now: int) -> Qu
         queries=queries,
         for_all_nodes=None,
     )
-
-
-def _queries_of_nodes(metric: str, nodes: tuple[str, ...]) -> list[SeriesQuery]:
-    return [SeriesQuery(metric=metric, host=node) for node in nodes]
 
 
 async def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from ccagent.stores.metrics.job_details import StoredJobDetails, details_of_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+T = TypeVar("T")
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -119,8 +120,8 @@ class JobTable:
             columns = {row[1] for row in self._database.execute("pragma table_info(jobs)")}
             if "details" not in columns:  # a table of an earlier release
                 self._database.execute("alter table jobs add column details text")
-            _check(self._database)
-            self._file = _identify(self._path)
+            check_database(self._database)
+            self._file = identify(self._path)
         except BaseException:
             self._database.close()
             raise
@@ -128,17 +129,11 @@ class JobTable:
     def reopen(self) -> None:
         """Open the table again. Rename a damaged file. Raise sqlite3.Error."""
         self._database.close()
-        try:
-            self._open(_LOCKED)
-        except sqlite3.OperationalError:
-            raise  # a full disk or missing permissions: the file itself is intact
-        except sqlite3.DatabaseError as error:
-            set_aside(self._path, error)
-            self._open(_LOCKED)
+        open_or_replace(self._path, lambda: self._open(_LOCKED))
 
     def check_file(self) -> None:
         """Raise sqlite3.OperationalError if the file was removed or replaced."""
-        if _identify(self._path) != self._file:
+        if identify(self._path) != self._file:
             raise sqlite3.OperationalError(f"{self._path} was removed or replaced")
 
     @contextlib.contextmanager
@@ -281,23 +276,34 @@ class JobTable:
         return found.fetchall(), found.rowcount
 
 
-def _check(database: sqlite3.Connection) -> None:
+def check_database(database: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError if the database is damaged."""
     (found,) = database.execute("pragma quick_check(1)").fetchone()
     if found != "ok":
         raise sqlite3.DatabaseError(found)
 
 
-def _identify(path: str) -> tuple[int, int]:
-    """Return device and inode of a file. Raise sqlite3.OperationalError."""
+def identify(path: str) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if it can't be found."""
     try:
         found = os.stat(path)
-    except OSError as error:
-        raise sqlite3.OperationalError(f"{path}: {error.strerror}") from error
+    except OSError:
+        return None
     return found.st_dev, found.st_ino
 
 
-def set_aside(path: str, error: sqlite3.Error) -> None:
+def open_or_replace(path: str, open_table: Callable[[], T]) -> T:
+    """Return an opened table. Rename a damaged file, and begin a new one. Raise sqlite3.Error."""
+    try:
+        return open_table()
+    except sqlite3.OperationalError:
+        raise  # a full disk or missing permissions: the file itself is intact
+    except sqlite3.DatabaseError as error:
+        _set_aside(path, error)
+        return open_table()
+
+
+def _set_aside(path: str, error: sqlite3.Error) -> None:
     """Rename a damaged table to `.damaged`. Raise sqlite3.OperationalError."""
     logger.error("%s: %s; renamed to %s.damaged", path, error, path)
     try:
@@ -311,13 +317,9 @@ def set_aside(path: str, error: sqlite3.Error) -> None:
 
 def open_job_table(path: str, *, survives_power_failure: bool = False) -> JobTable:
     """Open the table. Rename a damaged file. Raise sqlite3.Error."""
-    try:
-        return JobTable(path, survives_power_failure=survives_power_failure)
-    except sqlite3.OperationalError:
-        raise  # a full disk or missing permissions: the file itself is intact
-    except sqlite3.DatabaseError as error:
-        set_aside(path, error)
-        return JobTable(path, survives_power_failure=survives_power_failure)
+    return open_or_replace(
+        path, lambda: JobTable(path, survives_power_failure=survives_power_failure)
+    )
 
 
 def find_ended_jobs(table: JobTable, since: int) -> list[StoredJob]:
@@ -332,16 +334,5 @@ def find_ended_jobs(table: JobTable, since: int) -> list[StoredJob]:
 def job_of_row(row: tuple[Any, ...]) -> StoredJob:
     """Return the job of a row of `_ALL`. Raise ValueError or TypeError for a damaged one."""
     *fields, nodes, footprint, details = row
-    cluster, job, user, state, start, stop = fields
     kept = json.loads(footprint) if footprint else None
-    return StoredJob(
-        cluster,
-        job,
-        user,
-        state,
-        start,
-        stop,
-        tuple(json.loads(nodes)),
-        kept,
-        details_of_row(details),
-    )
+    return StoredJob._make((*fields, tuple(json.loads(nodes)), kept, details_of_row(details)))

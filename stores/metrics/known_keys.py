@@ -105,9 +105,6 @@ class LineScanner(Protocol):
         Long keys are not remembered, nor those whose last blank is escaped: they end elsewhere.
         """
 
-    def clear(self) -> None:
-        """Forget all keys."""
-
     def scan(self, body: bytes, low: int, high: int, most: int, /) -> ScannedLines | None:
         """Scan lines with times from `low` to `high`. None: more than `most` lines are left."""
 
@@ -155,10 +152,6 @@ class PureScanner:
                 key = name + tags
                 if 0 < len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
                     self._known[key] = group, column
-
-    def clear(self) -> None:
-        """Forget all keys."""
-        self._known.clear()
 
     def scan(self, body: bytes, low: int, high: int, most: int, /) -> ScannedLines | None:
         """Scan lines."""

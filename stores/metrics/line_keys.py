@@ -73,9 +73,11 @@ def check_name(name: str) -> None:
 
 
 LAST_SECOND = 10**11
+"""Times in seconds since 1970 are smaller."""
+
 _LAST_MILLISECOND = 10**14
-LAST_MICROSECOND = 10**17
-NANOSECONDS = 10**9
+_LAST_MICROSECOND = 10**17
+_NANOSECONDS = 10**9
 
 
 def seconds(time: int) -> int:
@@ -88,9 +90,9 @@ def seconds(time: int) -> int:
         return time
     if size < _LAST_MILLISECOND:
         return time // 1000
-    if size < LAST_MICROSECOND:
+    if size < _LAST_MICROSECOND:
         return time // 1_000_000
-    return time // NANOSECONDS
+    return time // _NANOSECONDS
 
 
 MOUNT = ("mountpoint", "fstype", "source")

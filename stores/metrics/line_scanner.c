@@ -742,29 +742,6 @@ static PyObject *scanner_add_all(Scanner *self, PyObject *keys)
     Py_RETURN_NONE;
 }
 
-/* Forget all keys. The last reference to a group may run code that uses the scanner: it is empty
-   by then. */
-static void forget_keys(Scanner *self)
-{
-    Entry *entries = self->entries;
-    size_t count = self->count;
-    PyMem_Free(self->keys);
-    PyMem_Free(self->slots);
-    self->entries = NULL;
-    self->keys = NULL;
-    self->slots = NULL;
-    self->count = self->room = self->keys_size = self->keys_room = self->mask = 0;
-    for (size_t n = 0; n < count; n++)
-        Py_XDECREF(entries[n].group);
-    PyMem_Free(entries);
-}
-
-static PyObject *scanner_clear(Scanner *self, PyObject *Py_UNUSED(ignored))
-{
-    forget_keys(self);
-    Py_RETURN_NONE;
-}
-
 static Py_ssize_t scanner_length(Scanner *self)
 {
     return (Py_ssize_t)self->count;
@@ -791,14 +768,17 @@ static PyObject *scanner_new(PyTypeObject *type, PyObject *arguments, PyObject *
 static void scanner_dealloc(Scanner *self)
 {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
-    forget_keys(self);
+    for (size_t n = 0; n < self->count; n++)
+        Py_XDECREF(self->entries[n].group);
+    PyMem_Free(self->entries);
+    PyMem_Free(self->keys);
+    PyMem_Free(self->slots);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
 
 static PyMethodDef METHODS[] = {
     {"add_all", (PyCFunction)scanner_add_all, METH_O, NULL},
-    {"clear", (PyCFunction)scanner_clear, METH_NOARGS, NULL},
     {"scan", (PyCFunction)scanner_scan, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.config.duration import parse_size
-from ccagent.errors import ConfigurationError
+from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
 from ccagent.net.urls import describe_address
 from ccagent.service.notify import Notifier
@@ -19,8 +19,11 @@ from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.metrics.checking import make_tls_context
 from ccagent.stores.metrics.connection import StoreConnection
 from ccagent.stores.metrics.job_table import open_job_table
+from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.request_reader import ConnectionLimits
+from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
 from ccagent.stores.metrics.settings import split_address
+from ccagent.stores.metrics.tokens import TokenVerifier
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -29,9 +32,12 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.api import StoreApi
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
+    from ccagent.stores.metrics.job_events import JobEvents
+    from ccagent.stores.metrics.job_queries import FootprintKeeper
     from ccagent.stores.metrics.job_table import JobTable
     from ccagent.stores.metrics.nats_receiver import NatsReceiver
     from ccagent.stores.metrics.settings import StoreSettings
+    from ccagent.stores.metrics.store import MetricStore
 
 _SWEEP_EVERY = 5.0
 _BACKLOG = 4096
@@ -60,8 +66,14 @@ class ListeningServer:
 
     api: StoreApi
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(self, settings: StoreSettings, now: Callable[[], float] = time.time) -> None:
+        """Set the limits and the key of tokens. Raise ConfigurationError."""
         self.settings = settings
+        self.memory = plan_memory(settings.memory_cap)
+        self.query_limits = QueryLimits(settings.limits.values, is_strict=settings.is_reference)
+        key = settings.jwt_public_key
+        self.verifier = TokenVerifier(key, now, frozenset(settings.web.staff)) if key else None
+        self._receiver: NatsReceiver | None = None
         plan = plan_connections(
             settings.limits.connections, _BACKLOG, others=_OF_PAGES if settings.web.listen else 0
         )
@@ -98,7 +110,8 @@ class ListeningServer:
         # A separate task: slow work must not delay the watchdog and the closing of slow
         # connections.
         tick = self.repeat(_SWEEP_EVERY, self.tick)
-        tasks = [loop.create_task(one) for one in (sweep, tick, *self.work())]
+        work = self.work() if self._receiver is None else [*self.work(), self._receiver.run()]
+        tasks = [loop.create_task(one) for one in (sweep, tick, *work)]
         notifier.ready(f"port {self.port}")
         await self._stopping.wait()
         notifier.stopping()
@@ -106,6 +119,8 @@ class ListeningServer:
         for task in tasks:
             task.cancel()
         await self._answer_rest()
+        # A cancelled checkpoint that ended later would damage the file of the last one.
+        await asyncio.wait(tasks, timeout=_END_WITHIN)
         await self.end()
 
     def stop(self) -> None:
@@ -136,14 +151,35 @@ class ListeningServer:
             except Exception:  # noqa: BLE001 - what is done now and then must go on
                 logger.exception("housekeeping failed")
 
-    def make_receiver(self, ingest: LineIngest, commit: MessageCommit) -> NatsReceiver | None:
-        """Return a NATS receiver; None without subscriptions. Raise ConfigurationError."""
-        if not self.settings.nats.subscriptions:
-            return None
-        # nats-py is imported only if it is used.
-        from ccagent.stores.metrics.nats_receiver import NatsReceiver
+    def limit_series(self, store: MetricStore) -> SeriesLimits:
+        """Return the configured limits of new series."""
+        settings = self.settings
+        return SeriesLimits(
+            store,
+            most=settings.limits.series,
+            of_node=settings.limits.new_series,
+            of_sender=self.memory.series_of_sender,
+            retention=settings.retention.seconds,
+            memory=self.memory.process,
+        )
 
-        return NatsReceiver(self.settings.nats, ingest, commit)
+    def subscribe(self, ingest: LineIngest, commit: MessageCommit) -> None:
+        """Receive lines over NATS, if there are subscriptions. Raise ConfigurationError."""
+        if self.settings.nats.subscriptions:
+            # nats-py is imported only if it is used.
+            from ccagent.stores.metrics.nats_receiver import NatsReceiver
+
+            self._receiver = NatsReceiver(self.settings.nats, ingest, commit)
+
+    @staticmethod
+    async def keep_footprints(events: JobEvents, footprints: FootprintKeeper) -> None:
+        """Write waiting events of jobs, then the footprints of ended jobs."""
+        if not events.retry():
+            return
+        try:
+            await footprints.keep()
+        except (sqlite3.Error, CcagentError) as error:
+            logger.error("footprints of jobs: %s; retrying", error)
 
     async def _sweep(self, notifier: Notifier) -> None:
         """Close slow connections, and notify the watchdog."""

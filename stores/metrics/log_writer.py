@@ -13,6 +13,7 @@ from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.queue.record_log import FILE_ERRORS, LogFile, create_file, describe_error
 from ccagent.service.private_directories import make_directory
+from ccagent.service.private_files import sync_directory
 from ccagent.stores.metrics.log_format import (
     MAGIC,
     encode_freed,
@@ -74,14 +75,11 @@ class WriteAheadLog:
     records also a power failure.
     """
 
-    def __init__(
-        self, directory: str, *, longest: float = _LONGEST, largest: int = _LARGEST
-    ) -> None:
+    def __init__(self, directory: str, *, largest: int = _LARGEST) -> None:
         self.closed: list[Segment] = []
         """Complete segments, oldest first."""
         self.failures = 0
         self._directory = directory
-        self._longest = longest
         self._largest = largest
         self._pending: list[bytes] = []
         self._number = max((number for number, _ in list_segments(directory)), default=0) + 1
@@ -91,6 +89,8 @@ class WriteAheadLog:
         self._unsynced: list[LogFile] = []
         self.is_dirty = False
         """True while flushed records are not synced yet."""
+        self._has_new_name = False
+        """True if the name of a segment may not be on the disk yet."""
         self._copies: deque[tuple[int, bytes]] = deque()
         """Descriptions with one copy in the segment so far, and the copy's position."""
 
@@ -132,20 +132,26 @@ class WriteAheadLog:
             self.rotate()
             raise StoreLogError(f"{self._directory}: {describe_error(error)}") from error
         self.is_dirty = True
-        if self._file.size > self._largest or monotonic() - self._began > self._longest:
+        if self._file.size > self._largest or monotonic() - self._began > _LONGEST:
             self.rotate()
 
     def sync(self) -> None:
         """Sync flushed records to disk, from any thread. Raise StoreLogError."""
         self.is_dirty = False
+        # In this order: another thread may start the next segment meanwhile.
+        newest = self._file
         old, self._unsynced = self._unsynced, []
+        has_new_name, self._has_new_name = self._has_new_name, False
         try:
             for file in old:
                 file.sync()
                 file.close()
-            if self._file is not None:
-                self._file.sync()
+            if newest is not None and newest not in old:
+                newest.sync()
+            if has_new_name:
+                sync_directory(self._directory)
         except OSError as error:
+            self._has_new_name |= has_new_name
             raise StoreLogError(f"{self._directory}: {describe_error(error)}") from error
 
     def check_file(self) -> bool:
@@ -196,6 +202,7 @@ class WriteAheadLog:
         self._began = monotonic()
         with create_file(path) as file:
             file.append(MAGIC + records)
+        self._has_new_name = True
         return file
 
     def _describe(self, group: SeriesGroup, time: int) -> None:

@@ -193,7 +193,6 @@ class NatsReceiver:
         read_client(settings)
         self._ingest = ingest
         self._commit = commit
-        self.messages = 0
         self.is_connected = False
 
     async def run(self) -> None:
@@ -245,7 +244,6 @@ class NatsReceiver:
 
     async def _take(self, one: SubscriptionSettings, message: NatsMessage) -> bool:
         """Write the lines of a message. Return whether it may be acknowledged after a commit."""
-        self.messages += 1
         sender = f"nats {message.subject}"
         result = self._ingest.write_known(message.data, one.cluster, sender)
         if result is None:

@@ -8,12 +8,8 @@ from ccagent.errors import ProgramError
 from ccagent.log import printable
 from ccagent.machine.interpreter import python
 
-_SECONDS = 300.0
 
-
-async def run_program(
-    module: str, *arguments: str, text: bytes = b"", seconds: float = _SECONDS
-) -> bytes:
+async def run_program(module: str, *arguments: str, text: bytes = b"", seconds: float) -> bytes:
     """Run the function `main` of a module of this package. Return its stdout.
 
     Raise ProgramError, OSError, TimeoutError.

@@ -70,6 +70,13 @@ class QueryLimits(NamedTuple):
     fewest: int = FEWEST
     is_strict: bool = False
 
+    def check(self, count: int) -> None:
+        """Raise BadRequestError for a response with too many values."""
+        if count > self.values:
+            raise BadRequestError(
+                f"the response would exceed {self.values} values; request less at once"
+            )
+
 
 def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> Iterator[bytes]:
     """Yield the parts of a response in JSON. Raise BadRequestError before the first part."""
@@ -134,10 +141,7 @@ def _check_size(
                 longest = _longest(store) if longest is None else longest
                 steps = min(steps, longest)
             total += steps if query.aggreg else types * steps
-        if max(total, types * steps) > limits.values:
-            raise BadRequestError(
-                f"the response would exceed {limits.values} values; request less at once"
-            )
+        limits.check(max(total, types * steps))
 
 
 def _answer_some(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
 
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.job_queries import (
     OthersJobError,
@@ -17,10 +18,12 @@ from ccagent.stores.metrics.job_queries import (
     check_queries,
     expand_job,
 )
+from ccagent.stores.metrics.job_table import TABLE_ERRORS, JobTableError
 from ccagent.stores.metrics.programs import run_program
 from ccagent.stores.metrics.query import answer, check_request
 from ccagent.stores.metrics.query_request import (
     BadRequestError,
+    TooLargeBodyError,
     parameter,
     parse_request,
     parse_table_request,
@@ -166,22 +169,24 @@ class QueryAnswers:
         self,
         store: MetricStore,
         limits: QueryLimits,
-        jobs: JobTable | None = None,
-        source: ValueSource | None = None,
+        jobs: JobTable | None,
+        source: ValueSource | None,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
+        """Set the parts. begin: starts a task."""
         self._store = store
         self._limits = limits
         self._jobs = jobs
         self._source = source
+        self._begin = begin
         self._turns = asyncio.Semaphore(_TABLES_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def answer_query(
         self,
         url: bytes,
         body: bytes,
         done: Callable[[StoreResponse], None],
-        owner: str | None = None,
+        owner: str | None,
     ) -> None:
         """Answer /api/query. Raise BadRequestError, OthersJobError.
 
@@ -191,19 +196,23 @@ class QueryAnswers:
             if owner is not None:
                 raise OthersJobError("the roles of this token do not allow tables (version=2)")
             asked = parse_table_request(body)
-            self._start(self._answer_table(asked), done)
+            self._begin(_finish(self._answer_table(asked), done))
             return
         request = parse_request(body)
+        job = str(request.job) or (parameter(url, "job") or "" if b"job=" in url else "")
         own = None if owner is None else OwnJobs(owner, self._jobs)
         if own is not None:
-            check_job(request, self._job_of(url, request), own)
-        request = self._of_job(url, request)
+            check_job(request, job, own)
+        if job:
+            if self._jobs is None:
+                raise BadRequestError("this store has no table of jobs")
+            request = expand_job(request, job, self._jobs, int(self._store.now()))
         if own is not None:
             check_queries(request, own, self._store)
         source = self._source
         if source is not None and source.is_wanted(request.start, request.end):
             check_request(self._store, request, self._limits)
-            self._start(self._answer_from(source, request, own), done)
+            self._begin(_finish(self._answer_from(source, request, own), done))
         else:
             parts = answer(self._store, request, self._limits)
             done(StoreResponse(200, begun(parts)))
@@ -214,21 +223,7 @@ class QueryAnswers:
         if self._source is None:
             done(StoreResponse(200, check_health(self._store, request)))
         else:
-            self._start(self._answer_health(self._source, request), done)
-
-    def _of_job(self, url: bytes, request: QueryRequest) -> QueryRequest:
-        """Return a request for the nodes and times of its job, if it names a job."""
-        job = self._job_of(url, request)
-        if not job:
-            return request
-        if self._jobs is None:
-            raise BadRequestError("this store has no table of jobs")
-        return expand_job(request, job, self._jobs, int(self._store.now()))
-
-    @staticmethod
-    def _job_of(url: bytes, request: QueryRequest) -> str:
-        """Return the job of a request; empty without a job."""
-        return str(request.job) or (parameter(url, "job") or "" if b"job=" in url else "")
+            self._begin(_finish(self._answer_health(self._source, request), done))
 
     async def _answer_from(
         self, source: ValueSource, request: QueryRequest, own: OwnJobs | None
@@ -278,15 +273,6 @@ class QueryAnswers:
         found = await run_program("table_arrow", text=text, seconds=_SECONDS)
         return StoreResponse(200, found, ARROW_KIND)
 
-    def _start(
-        self,
-        work: Coroutine[Any, Any, StoreResponse],
-        done: Callable[[StoreResponse], None],
-    ) -> None:
-        task = asyncio.get_running_loop().create_task(_finish(work, done))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
 
 async def _finish(
     work: Coroutine[Any, Any, StoreResponse], done: Callable[[StoreResponse], None]
@@ -294,18 +280,32 @@ async def _finish(
     """Call `done` with the result of `work`, or with an error response."""
     try:
         found = await work
-    except OthersJobError as error:
-        found = fail(403, str(error))
-    except BadRequestError as error:
-        found = fail(400, str(error))
-    except (CcagentError, OSError, ValueError, TimeoutError) as error:
+    except (OthersJobError, BadRequestError, *TABLE_ERRORS) as error:
+        found = explain(error)
+    except (CcagentError, OSError, ValueError) as error:
         reason = str(error) or "time limit exceeded"
         logger.error("query: %s", reason)
         found = fail(503, f"the values can't be read: {reason}")
-    except Exception:  # noqa: BLE001 - the client must get an answer
-        logger.exception("a query failed")
-        found = fail(500, "internal error; the log of the store has details")
+    except Exception as error:  # noqa: BLE001 - the client must get an answer
+        found = explain(error)
     done(found)
+
+
+def explain(error: Exception) -> StoreResponse:
+    """Return the response to a request that failed. Log what is not the sender's fault."""
+    match error:
+        case OthersJobError():
+            return fail(403, str(error))
+        case BadRequestError() | UnparsableError():
+            return fail(400, str(error))
+        case TooLargeBodyError():
+            return fail(413, str(error))
+        case sqlite3.Error() | JobTableError():
+            logger.error("table of jobs: %s", error)
+            return fail(503, f"the table of jobs: {error}; try again")
+        case _:
+            logger.error("a request failed", exc_info=error)
+            return fail(500, "internal error; the log of the store has details")
 
 
 def describe_buffers(store: MetricStore, selector: str) -> Iterator[bytes]:
@@ -338,7 +338,7 @@ def _buffers(series: StoredSeries) -> list[dict[str, Any]]:
     group, column = series
     first, last = group.column_bounds(column)
     found: list[dict[str, Any]] = []
-    for block in group.iterate_blocks():
+    for block in group.ordered_blocks():
         length = min(last - block.first, block.rows)
         if length > 0 and first < block.first + block.rows:
             start = group.start + block.first * group.frequency

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from ccagent.errors import CcagentError
+from ccagent.stores.metrics.line_keys import LAST_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,12 +102,11 @@ def parse_request(body: bytes) -> QueryRequest:
         found = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"not a query request: {error}") from error
-    if not all(-_FAR <= time <= _FAR for time in (found.start, found.end)):
+    if not all(-LAST_SECOND <= time <= LAST_SECOND for time in (found.start, found.end)):
         raise BadRequestError("not a query request: from or to is not a time in seconds")
     return found
 
 
-_FAR = 10**11
 _MOST_QUERIES = 200_000
 _MOST_METRICS = 10_000
 _MOST_HOSTS = 100_000
@@ -135,7 +135,7 @@ def parse_table_request(body: bytes) -> TableRequest:
         found = msgspec.json.decode(body, type=TableRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"not a query request: {error}") from error
-    if not -_FAR <= found.start <= found.end <= _FAR:
+    if not -LAST_SECOND <= found.start <= found.end <= LAST_SECOND:
         raise BadRequestError("not a query request: from and to are not a range in seconds")
     for count, most, name in (
         (len(found.metrics), _MOST_METRICS, "metrics"),

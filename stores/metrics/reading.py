@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -70,37 +71,35 @@ def read_alike(
 
     has_values: False for statistics instead of values.
     """
-    read = _read_columns if has_values else _summarize
+    read = partial(_read_columns, group, has_values=has_values)
     chosen = np.array(columns, np.intp)
     begin, slot, count = _slots(group, *times, group.bounds())
     is_whole = group.has_values(chosen, slot) & group.has_values(chosen, slot + count - 1)
     if not count:
         is_whole[:] = False
-    found = list[SeriesValues | None](read(group, chosen, (begin, slot, count)))
+    found = list[SeriesValues | None](read(chosen, (begin, slot, count)))
     for number in np.flatnonzero(~is_whole).tolist():
         bounds = group.column_bounds(columns[number])
         one = chosen[number : number + 1]
         found[number] = (
-            None if bounds[0] == bounds[1] else read(group, one, _slots(group, *times, bounds))[0]
+            None if bounds[0] == bounds[1] else read(one, _slots(group, *times, bounds))[0]
         )
     return found
 
 
 def _read_columns(
-    group: SeriesGroup, columns: NDArray[np.intp], slots: tuple[int, int, int]
-) -> list[SeriesValues]:
-    begin, slot, count = slots
-    end = begin + count * group.frequency
-    return [SeriesValues(one, begin, end) for one in group.read_columns(columns, slot, count)]
-
-
-def _summarize(
-    group: SeriesGroup, columns: NDArray[np.intp], slots: tuple[int, int, int]
+    group: SeriesGroup,
+    columns: NDArray[np.intp],
+    slots: tuple[int, int, int],
+    *,
+    has_values: bool,
 ) -> list[SeriesValues]:
     begin, slot, count = slots
     end, empty = begin + count * group.frequency, np.empty(0)
-    summary = group.summarize(columns, slot, count).T
-    return [SeriesValues(empty, begin, end, summary=one) for one in summary]
+    if has_values:
+        return [SeriesValues(one, begin, end) for one in group.read_columns(columns, slot, count)]
+    summaries = group.summarize(columns, slot, count).T
+    return [SeriesValues(empty, begin, end, summary=one) for one in summaries]
 
 
 def read_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,10 +83,4 @@ def head(
 
 def begun(parts: Iterator[bytes]) -> Iterator[bytes]:
     """Compute the first part immediately, to raise errors before the response starts."""
-    first = next(parts)
-
-    def rest() -> Iterator[bytes]:
-        yield first
-        yield from parts
-
-    return rest()
+    return itertools.chain([next(parts)], parts)

@@ -29,11 +29,8 @@ from ccagent.stores.metrics.listening import ListeningServer, open_jobs
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, largest_segment
 from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
-from ccagent.stores.metrics.query import QueryLimits
-from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
 from ccagent.stores.metrics.settings import log_directory
 from ccagent.stores.metrics.store import MetricStore
-from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.stores.metrics.usage.keeper import UsageKeeper
 
 if TYPE_CHECKING:
@@ -54,7 +51,7 @@ class StoreServer(ListeningServer):
         now: Callable[[], float] = time.time,
     ) -> None:
         """Read the stored data. Raise ConfigurationError, LockedError, OSError."""
-        super().__init__(settings)
+        super().__init__(settings, now)
         self.store = MetricStore(settings.catalogue(), now)
         directory = log_directory(settings)
         make_directory(settings.data)
@@ -74,14 +71,13 @@ class StoreServer(ListeningServer):
         if changed:
             logger.warning("%s", changed)
         disk_cap = parse_size(settings.disk_cap)
-        memory = plan_memory(settings.memory_cap)
         self.log = WriteAheadLog(directory, largest=largest_segment(disk_cap))
         self.log.closed += closed
         self.housekeeper = Housekeeper(
             self.store,
             self.log,
             retention=retention,
-            memory_cap=memory.values,
+            memory_cap=self.memory.values,
             disk_cap=disk_cap,
             archive=settings.archive.directory,
         )
@@ -99,26 +95,17 @@ class StoreServer(ListeningServer):
             future=int(settings.limits.future.seconds),
             past=settings.oldest(),
             is_strict=settings.is_reference,
-            series=SeriesLimits(
-                self.store,
-                most=settings.limits.series,
-                of_node=settings.limits.new_series,
-                of_sender=memory.series_of_sender,
-                retention=retention,
-                memory=memory.process,
-            ),
+            series=self.limit_series(self.store),
             others=self.events.take,
         )
         parts = StoreParts(self.store, self.ingest, self.housekeeper, self.connections, self.log)
-        key = settings.jwt_public_key
-        self.verifier = TokenVerifier(key, now, frozenset(settings.web.staff)) if key else None
         self.api = StoreApi(
             self.store,
             self.ingest,
             self.commit,
             log=self.log,
             verifier=self.verifier,
-            limits=QueryLimits(settings.limits.values, is_strict=settings.is_reference),
+            limits=self.query_limits,
             largest_body=parse_size(settings.limits.body),
             bodies=parse_size(settings.limits.bodies),
             describe=lambda: describe_store(parts),
@@ -127,7 +114,7 @@ class StoreServer(ListeningServer):
             source=self._make_archive(),
             usage=self.usage,
         )
-        self._receiver = self.make_receiver(self.ingest, self.commit)
+        self.subscribe(self.ingest, self.commit)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return additional coroutines to run."""
@@ -141,8 +128,6 @@ class StoreServer(ListeningServer):
             found.append(self.repeat(seconds, self.checkpointer.write))
         if self.settings.usage.source or self.settings.usage.factor_file:
             found.append(self._refresh_usage())
-        if self._receiver is not None:
-            found.append(self._receiver.run())
         return found
 
     async def end(self) -> None:
@@ -163,12 +148,7 @@ class StoreServer(ListeningServer):
         """Store footprints of ended jobs, and apply the memory cap."""
         self.housekeeper.check_log()
         self.housekeeper.limit_memory()
-        if not self.events.retry():
-            return
-        try:
-            await self._footprints.keep()
-        except TABLE_ERRORS as error:
-            logger.error("table of jobs: %s; footprints are stored later", error)
+        await self.keep_footprints(self.events, self._footprints)
 
     async def _retain(self) -> None:
         """Apply the retention, every half retention but at least hourly."""
@@ -196,9 +176,8 @@ class StoreServer(ListeningServer):
         directory = self.settings.archive.directory
         if not directory:
             return None
-        limits = QueryLimits(self.settings.limits.values, is_strict=self.settings.is_reference)
         retention = int(self.settings.retention.seconds)
-        return ArchiveQueries(self.store, directory, retention, limits)
+        return ArchiveQueries(self.store, directory, retention, self.settings.limits.values)
 
     def _read_checkpoints(self, retention: int) -> Checkpointer | None:
         """Read the checkpoints. Return their writer; None if none are written."""

@@ -149,9 +149,14 @@ class MetricStore:
         for group in list(self.groups.values()):
             if spared and group.levels[0].path[:2] in spared:
                 continue
-            released += group.release_before(self.pool, time) * group.width
-            if not group.blocks:
-                self._remove(group)
+            released += self._release(group, time)
+        return released
+
+    def _release(self, group: SeriesGroup, time: int) -> int:
+        """Release the blocks of a group that end before a time. Return the number of buffers."""
+        released = group.release_before(self.pool, time) * group.width
+        if not group.blocks:
+            self._remove(group)
         return released
 
     def free(self, selector: Sequence[str], time: int) -> int:
@@ -167,9 +172,7 @@ class MetricStore:
         for found in columns.values():
             group = found[0][2].group
             if len(found) == group.width:
-                freed += group.release_before(self.pool, time) * group.width
-                if not group.blocks:
-                    self._remove(group)
+                freed += self._release(group, time)
             else:
                 freed += self._free_columns(group, found, time)
         return freed

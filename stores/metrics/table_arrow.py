@@ -61,7 +61,3 @@ def main() -> None:
     """Convert the table on stdin to an Arrow stream on stdout."""
     table = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=ArrowTable)
     write_stream(table, sys.stdout.buffer)
-
-
-if __name__ == "__main__":
-    main()

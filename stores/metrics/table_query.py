@@ -122,10 +122,7 @@ def find_rows(
         for found in _find(store, request, metric, limits):
             each += found
             count += sum(len(one.values) for one in found)
-            if count > limits.values:
-                raise BadRequestError(
-                    f"the response would exceed {limits.values} values; request less at once"
-                )
+            limits.check(count)
             if request.over:
                 yield []
             else:
@@ -173,10 +170,7 @@ def _check_length(
     span = request.end - request.start
     for group in {series.group.number: series.group for series in found}.values():
         first, last = group.bounds()
-        if min(last - first, span // group.frequency) > limits.values:
-            raise BadRequestError(
-                f"the response would exceed {limits.values} values; request less at once"
-            )
+        limits.check(min(last - first, span // group.frequency))
 
 
 def _read(

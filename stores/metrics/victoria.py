@@ -153,7 +153,7 @@ def _is_path(text: str) -> bool:
 
 def _selector(cluster: str, selected: tuple[Iterable[str] | None, Iterable[str] | None]) -> str:
     """Return the selector of nodes and metrics; None: all."""
-    match = f"cluster={json.dumps(cluster)}"
+    match = f"cluster={json.dumps(cluster, ensure_ascii=False)}"
     for label, names in zip(("hostname", "__name__"), selected, strict=True):
         match += f",{label}=~{_one_of(names)}" if names is not None else ""
     return f"{{{match}}}"

@@ -57,8 +57,7 @@ def read_job_use(store: MetricStore, job: StoredJob, stop: int) -> dict[str, Nod
     """Return the energy of a job by node. stop: the end of its values."""
     found: dict[str, NodeJobEnergy] = {}
     for name in job.nodes[:_MOST_NODES]:
-        node = store.root.find((job.cluster, name))
-        level = job_level(node, job.job) if node is not None else None
+        level = store.root.find((job.cluster, name, f"job{job.job}"))
         use = read_node_use(level, job.start, stop) if level is not None else None
         if use is not None:
             found[name] = use
@@ -72,8 +71,7 @@ def read_coverage(store: MetricStore, job: StoredJob, stop: int) -> float | None
     """
     found: list[float] = []
     for name in job.nodes[:_MOST_NODES]:
-        node = store.root.find((job.cluster, name))
-        level = job_level(node, job.job) if node is not None else None
+        level = store.root.find((job.cluster, name, f"job{job.job}"))
         series = level.series.get(f"{_ENERGY}_coverage") if level is not None else None
         value = _last_value(series, job.start, stop) if series is not None else None
         if value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -87,21 +87,19 @@ class UsageKeeper:
 
         None if no node has sent its energy.
         """
-        rows = self.table.find(job.cluster, job.job, job.start) if job.stop is not None else None
-        if rows is None:
-            uses = read_job_use(store, job, stop)
+        rows = self.table.find(job.cluster, job.job, job.start) if job.stop is not None else []
+        if not rows:
             factor = self.factors.at(stop // HOUR)
-            rows = tuple(
-                {"joules": one.joules, "below": one.below, "above": one.above, "factor": factor}
-                for one in uses.values()
-            )
-        known = [row for row in rows if row["joules"] is not None]
-        nodes = [_node_sum(row) for row in known]
-        bounded = bool(known) and all(row["below"] is not None for row in known)
-        counts = [1, 1, int(bounded)]
-        if not nodes:
+            uses = read_job_use(store, job, stop).values()
+            rows = [(one.joules, one.below, one.above, factor) for one in uses]
+        known = [(row[0], *row[1:]) for row in rows if row[0] is not None]
+        if not known:
             return None
-        found = add_up(nodes, self.settings, key=job.job, jobs=counts)
+        is_bounded = all(below is not None for _, below, _, _ in known)
+        found = add_up(
+            [_node_sum(*row) for row in known], self.settings, key=job.job,
+            jobs=[1, 1, int(is_bounded)],
+        )  # fmt: skip
         return msgspec.structs.replace(found, coverage=read_coverage(store, job, stop))
 
     def answer(self, query: UsageQuery) -> UsageAnswer:
@@ -136,10 +134,11 @@ class UsageKeeper:
             logger.warning("usage.factor-file: %s; keeping its last content", error)
 
 
-def _node_sum(row: dict[str, Any]) -> NodeSum:
-    joules, factor = row["joules"], row["factor"]
+def _node_sum(
+    joules: float, below: float | None, above: float | None, factor: float | None
+) -> NodeSum:
     known = 0.0 if factor is None else joules
-    return NodeSum(joules, row["below"] or 0.0, row["above"] or 0.0, known * (factor or 0), known)
+    return NodeSum(joules, below or 0.0, above or 0.0, known * (factor or 0), known)
 
 
 def parse_usage_query(url: bytes, now: int, owner: str | None) -> UsageQuery:

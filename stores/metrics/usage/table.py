@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.log import logger
 from ccagent.service.private_files import make_private
-from ccagent.stores.metrics.job_table import set_aside
+from ccagent.stores.metrics.job_table import check_database, identify, open_or_replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -106,6 +107,10 @@ class NodeSum(NamedTuple):
     known: float
 
 
+UsageRow = tuple[float | None, float | None, float | None, float | None]
+"""A job on a node: J, J below and above it, and g CO2 per kWh; None: unknown."""
+
+
 class UsageTable:
     """Energy of ended jobs, one row per job and node, in an SQLite file of its own.
 
@@ -114,7 +119,13 @@ class UsageTable:
 
     def __init__(self, path: str) -> None:
         """Open or create the table. Raise sqlite3.Error."""
+        self._path = path
         self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._open()
+
+    def _open(self, *, is_checked: bool = False) -> None:
+        """Open the file; is_checked: look for damage, which takes long in a large file."""
+        path = self._path
         try:
             make_private(path)
         except (OSError, NotPermittedError) as error:
@@ -124,6 +135,9 @@ class UsageTable:
             self._database.execute("pragma journal_mode = wal")
             self._database.execute("pragma synchronous = normal")
             self._database.executescript(_SCHEMA)
+            if is_checked:
+                check_database(self._database)
+            self._file = identify(path)
             # Sums take long: they must not delay the store's writes.
             self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except BaseException:
@@ -136,8 +150,32 @@ class UsageTable:
             self._database.close()
             self._reader.close()
 
+    def _reopen(self) -> None:
+        """Open the table again. Rename a damaged file. Raise sqlite3.Error."""
+        with self._lock, self._reading:
+            self._database.close()
+            self._reader.close()
+            open_or_replace(self._path, lambda: self._open(is_checked=True))
+
     def keep(self, job: StoredJob, uses: Mapping[str, NodeJobEnergy], factor: float | None) -> None:
-        """Store an ended job. uses: by node; empty: unknown. factor: g CO2 per kWh, or None."""
+        """Store an ended job. uses: by node; empty: unknown. factor: g CO2 per kWh, or None.
+
+        A damaged or removed file is replaced. Raise sqlite3.Error.
+        """
+        try:
+            if identify(self._path) != self._file:
+                raise sqlite3.DatabaseError(f"{self._path} was removed or replaced")  # noqa: TRY301
+            self._write(job, uses, factor)
+        except sqlite3.OperationalError:
+            raise  # a full disk or a lock: the file itself is intact
+        except sqlite3.DatabaseError as error:
+            logger.error("table of usage: %s; opening it again", error)
+            self._reopen()
+            self._write(job, uses, factor)
+
+    def _write(
+        self, job: StoredJob, uses: Mapping[str, NodeJobEnergy], factor: float | None
+    ) -> None:
         common = (job.cluster, job.job, job.start, job.stop or job.start, job.user,
                   job.details.account)  # fmt: skip
         rows: list[tuple[Any, ...]] = [
@@ -171,16 +209,14 @@ class UsageTable:
             query = "select hour, factor from factors where source = ?"
             return dict(self._database.execute(query, (source,)).fetchall())
 
-    def find(self, cluster: str, job: str, start: int) -> tuple[dict[str, Any], ...] | None:
-        """Return the rows of a job; None if it is not stored."""
-        columns = ("node", "joules", "below", "above", "factor")
+    def find(self, cluster: str, job: str, start: int) -> list[UsageRow]:
+        """Return the rows of a job; none if it is not stored."""
         query = (
-            f"select {', '.join(columns)} from usage"  # noqa: S608 - constants
+            "select joules, below, above, factor from usage"
             " where cluster = ? and job = ? and start = ?"
         )
         with self._lock:
-            rows = self._database.execute(query, (cluster, job, start)).fetchall()
-        return tuple(dict(zip(columns, row, strict=True)) for row in rows) or None
+            return self._database.execute(query, (cluster, job, start)).fetchall()
 
     def joules(self, cluster: str, start: int, end: int) -> dict[tuple[str, int], float]:
         """Return the measured energy in J of the jobs that ended in [start, end).
@@ -294,12 +330,6 @@ def _join(sides: list[tuple[float, float]], common: float) -> float:
 def open_usage(path: str) -> UsageTable:
     """Open the table. Rename a damaged file. Raise ConfigurationError."""
     try:
-        try:
-            return UsageTable(path)
-        except sqlite3.OperationalError:
-            raise  # a full disk or missing permissions: the file itself is intact
-        except sqlite3.DatabaseError as error:
-            set_aside(path, error)
-            return UsageTable(path)
+        return open_or_replace(path, lambda: UsageTable(path))
     except sqlite3.Error as error:
         raise ConfigurationError(f"{path}: {error}; check the disk and the permissions") from error

@@ -10,7 +10,10 @@ import pytest
 
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
+from ccagent.stores.metrics.checkpoint_files import CheckpointFormat, write_slices
+from ccagent.stores.metrics.groups import StoreLevel
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.job_events import JobEnvelope, JobEvents
 from ccagent.stores.metrics.known_keys import PureScanner, make_scanner
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import parse_request
@@ -30,6 +33,21 @@ METRICS = {
 def each_scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a module's tests with the compiled scanner, and with the one in Python."""
     monkeypatch.setattr("ccagent.stores.metrics.ingest.make_scanner", request.param)
+
+
+def write_checkpoint(
+    node: StoreLevel, directory: str, form: CheckpointFormat, start: int, end: int
+) -> int:
+    """Write a checkpoint without pauses. Return the number of its values."""
+    return sum(write_slices(node, directory, form, start, end))
+
+
+def write_envelope(events: JobEvents, text: bytes) -> int:
+    """Write the jobs of an envelope at once. Return their number."""
+    envelope = JobEnvelope("test")
+    for _ in events.take_pieces(text, envelope):
+        pass
+    return envelope.jobs
 
 
 def new_store(now: float = NOW) -> MetricStore:

@@ -11,12 +11,11 @@ import pytest
 
 from ccagent.stores.metrics.checkpoint_files import (
     read_checkpoints,
-    write_checkpoint,
     write_slices,
 )
 from ccagent.stores.metrics.checkpoint_levels import CheckpointLevel, encode_json, make_series
 from ccagent.stores.metrics.checkpointing import Checkpointer
-from tests.unit.stores.metrics.support import NOW, new_store
+from tests.unit.stores.metrics.support import NOW, new_store, write_checkpoint
 from tests.unit.stores.metrics.test_ingest import stored
 
 if TYPE_CHECKING:

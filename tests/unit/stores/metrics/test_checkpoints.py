@@ -22,7 +22,6 @@ from ccagent.stores.metrics.checkpoint_files import (
     find_nodes,
     read_checkpoints,
     remove_checkpoints,
-    write_checkpoint,
 )
 from ccagent.stores.metrics.checkpoint_levels import (
     collect_level,
@@ -34,7 +33,7 @@ from ccagent.stores.metrics.checkpoint_levels import (
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.line_keys import file_name, original_name
 from ccagent.stores.metrics.store import MetricStore
-from tests.unit.stores.metrics.support import NOW, data, new_store
+from tests.unit.stores.metrics.support import NOW, data, new_store, write_checkpoint
 from tests.unit.stores.metrics.test_ingest import stored
 
 BEGIN = NOW - 3600
@@ -202,6 +201,16 @@ def test_the_log_of_the_reference_is_read_up_to_the_first_bad_record(tmp_path: P
     assert stored(store) == {
         ("fox", "n1", "load"): [0.0, 1.0, 2.0], ("fox", "n1", "core0", "power"): [7.0],
     }  # fmt: skip
+
+
+def test_a_wrong_clock_does_not_cost_the_other_values_of_a_log(tmp_path: Path) -> None:
+    times = [1, BEGIN, 2 * BEGIN, BEGIN + 60]
+    records = [reference_record("load", time, n) for n, time in enumerate(times)]
+    (tmp_path / "fox/n1").mkdir(parents=True)
+    (tmp_path / "fox/n1/current.wal").write_bytes(struct.pack("<I", 0xCC1DA701) + b"".join(records))
+    store = new_store()
+    assert read_checkpoints(store, str(tmp_path), 0) == 2
+    assert stored(store) == {("fox", "n1", "load"): [1.0, 3.0]}
 
 
 def test_only_some_metrics_are_collected() -> None:

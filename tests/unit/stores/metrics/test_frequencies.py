@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import WriteAheadLog
 from ccagent.stores.metrics.store import MetricStore
-from tests.unit.stores.metrics.support import METRICS, NOW, data, line, new_ingest, new_store
+from tests.unit.stores.metrics.support import (
+    METRICS,
+    NOW,
+    data,
+    line,
+    new_ingest,
+    new_store,
+    write_checkpoint,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

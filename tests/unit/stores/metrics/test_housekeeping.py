@@ -35,26 +35,30 @@ def nodes(store: MetricStore) -> list[str]:
     return [path[1] for path in stored(store)]
 
 
-def test_what_is_older_than_the_retention_goes() -> None:
+def test_what_is_older_than_the_retention_goes(tmp_path: Path) -> None:
     store = aged_store()
-    keeper = Housekeeper(store, None, retention=DAY)
+    keeper = Housekeeper(store, WriteAheadLog(str(tmp_path)), retention=DAY)
     assert keeper.retain() == 2
     assert (nodes(store), keeper.released) == (["n20", "n1"], 2)
     assert keeper.retain(frozenset({("fox", "n20")})) == 0
 
 
 @pytest.mark.parametrize(("blocks", "kept"), [(4, 4), (3, 3), (2, 2), (1, 1), (0.5, 1)])
-def test_a_memory_cap_takes_the_oldest(blocks: float, kept: int) -> None:
+def test_a_memory_cap_takes_the_oldest(tmp_path: Path, blocks: float, kept: int) -> None:
     store = aged_store()
-    keeper = Housekeeper(store, None, retention=48 * 3600, memory_cap=int(4096 * blocks))
+    keeper = Housekeeper(
+        store, WriteAheadLog(str(tmp_path)), retention=48 * 3600, memory_cap=int(4096 * blocks)
+    )
     keeper.limit_memory()
     assert nodes(store) == ["n40", "n30", "n20", "n1"][4 - kept :]
 
 
-def test_many_names_take_no_more_than_the_memory_cap(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_names_take_no_more_than_the_memory_cap(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = new_store()
     ingest = new_ingest(store)
-    keeper = Housekeeper(store, None, retention=DAY, memory_cap=2 * 4096)
+    keeper = Housekeeper(store, WriteAheadLog(str(tmp_path)), retention=DAY, memory_cap=2 * 4096)
     for host in range(3):
         ingest.write(f"load,cluster=fox,hostname=h{host} value=1 {NOW}\n".encode())
     for _ in range(2):

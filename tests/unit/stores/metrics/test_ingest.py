@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
 from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
 from ccagent.stores.metrics.store import MetricStore
@@ -24,6 +24,7 @@ from tests.unit.stores.metrics.support import (
     line,
     new_ingest,
     new_store,
+    write_checkpoint,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def stored(store: MetricStore) -> dict[tuple[str, ...], list[float]]:
         for metric, (group, column) in level.series.items():
             values = [
                 float(value)
-                for block in group.iterate_blocks()
+                for block in group.ordered_blocks()
                 for value in block.values[: block.rows, column]
                 if not math.isnan(value)
             ]

@@ -13,6 +13,7 @@ from ccagent.records.line_protocol.decoding import Line
 from ccagent.stores.metrics.job_details import StartedJob, StoredJobDetails, read_details
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_table import JobTable
+from tests.unit.stores.metrics.support import write_envelope
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ def test_an_envelope_replaces_what_it_knows_and_keeps_the_rest(tmp_path: Path) -
     table = JobTable(str(tmp_path / "jobs.sqlite"))
     take(table)
     envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": [JOB]}}}
-    JobEvents(table).take_envelope(json.dumps(envelope).encode())
+    write_envelope(JobEvents(table), json.dumps(envelope).encode())
     (job,) = table.find("fox", "7")
     details = job.details
     assert (details.name, details.cards) == ("train.py", {"n1": ["0000:0E:00.0"]})

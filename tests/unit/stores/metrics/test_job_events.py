@@ -17,7 +17,7 @@ from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_table import JobTable
 from ccagent.stores.metrics.responses import StoreResponse
 from ccagent.stores.metrics.series_limits import SeriesRefusal
-from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store, post
+from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store, post, write_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,11 +64,11 @@ def test_events_wait_for_a_table_in_their_order(
     events = JobEvents(table)
     assert "database is locked" in events.take(start())
     assert "database is locked" in events.take(stop())
-    assert (table.find("fox", "7"), events.waiting, events.refused) == ([], 2, 0)
+    assert (table.find("fox", "7"), len(events._waiting), events.refused) == ([], 2, 0)
     lock.close()
     assert events.retry()
     (job,) = table.find("fox", "7")
-    assert (job.stop, events.ended, events.waiting) == (NOW - 300, [job], 0)
+    assert (job.stop, events.ended, len(events._waiting)) == (NOW - 300, [job], 0)
     assert caplog.text.count("table of jobs: database is locked; events are kept in memory") == 1
     assert "written again, with 2 waiting events" in caplog.text
 
@@ -77,7 +77,7 @@ def test_an_event_that_comes_again_waits_once(table: JobTable, lock: sqlite3.Con
     events = JobEvents(table)
     for _ in range(3):
         assert events.take(start())
-    assert events.waiting == 1
+    assert len(events._waiting) == 1
 
 
 def test_waiting_events_are_bounded(
@@ -86,7 +86,7 @@ def test_waiting_events_are_bounded(
     events = JobEvents(table, most_waiting=1000)
     for job in range(100):
         assert events.take(start(job))
-    assert 0 < events.waiting < 20
+    assert 0 < len(events._waiting) < 20
     assert caplog.text.count("further events are lost") == 1
 
 
@@ -164,7 +164,7 @@ def test_an_envelope_is_taken_whole_or_not_at_all(table: JobTable) -> None:
     jobs = [{"job_id": 8, "start_time": begin}, {"job_id": 9, "start_time": begin, "nodes": ["["]}]
     envelope = {"data": {"type": "job", "attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
     with pytest.raises(UnparsableError):
-        JobEvents(table).take_envelope(json.dumps(envelope).encode())
+        write_envelope(JobEvents(table), json.dumps(envelope).encode())
     assert table.find("", "8") == []
 
 

@@ -29,7 +29,7 @@ from ccagent.stores.metrics.job_table import (
     open_job_table,
 )
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
-from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store, post
+from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store, post, write_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,14 +91,14 @@ def test_envelopes_fill_the_table(table: JobTable) -> None:
         {"job_id": 8, "job_step": "0", "start_time": "2027-01-15T08:00:00Z"},
     ]  # fmt: skip
     envelope = {"data": {"type": "job", "attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
-    assert JobEvents(table).take_envelope(json.dumps(envelope).encode()) == 1
+    assert write_envelope(JobEvents(table), json.dumps(envelope).encode()) == 1
     (job,) = table.find("fox", "8")
     assert (job.nodes, job.state, job.start, job.stop) == (
         ("n1", "n2", "n3"), "completed", NOW, NOW + 3600,
     )  # fmt: skip
     for bad in (b"{", json.dumps(envelope).replace("2027-01-15T08", "0001-01-01T08").encode()):
         with pytest.raises(UnparsableError):
-            JobEvents(table).take_envelope(bad)
+            write_envelope(JobEvents(table), bad)
 
 
 def test_jobs_wait_until_they_start_or_are_cancelled(table: JobTable) -> None:
@@ -110,7 +110,7 @@ def test_jobs_wait_until_they_start_or_are_cancelled(table: JobTable) -> None:
 
     def take(*jobs: dict[str, Any]) -> list[tuple[Any, ...]]:
         envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
-        events.take_envelope(json.dumps(envelope).encode())
+        write_envelope(events, json.dumps(envelope).encode())
         query = (
             "select job, user, submitted, json_extract(details, '$.cores'),"
             " json_extract(details, '$.partition') from waiting order by job"

@@ -93,17 +93,6 @@ def test_a_scanner_refuses_what_is_no_message() -> None:
             compiled.scan(wrong, 0, 1, 1)  # type: ignore[arg-type]
 
 
-def test_forgotten_keys_are_unknown() -> None:
-    line = b"power,hostname=n1 value=1 %d\n" % NOW
-    for scanner in scanners():
-        scanner.clear()
-        found = scanner.scan(line, NOW, NOW, 1)
-        assert found is not None
-        value = struct.pack("=d", 1)
-        assert found[1] == [(1, line[:-1], b"power", b",hostname=n1", value, NOW, None)]
-        assert len(scanner) == 0
-
-
 def test_plain_lines_with_the_same_tags_and_time_are_left_as_a_run() -> None:
     texts = [
         b"load,h=1 value=1 %d\n", b"free,h=1 value=2 %d\r\n", b"power,hostname=n1 value=3 %d\n",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.queue.record_log import LogRecord, read_records
+from ccagent.queue.record_log import LogFile, LogRecord, read_records
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.log_format import GROUP, MAGIC
 from ccagent.stores.metrics.log_replay import Replay
@@ -257,6 +257,27 @@ def test_second_descriptions_come_a_megabyte_later(tmp_path: Path) -> None:
     assert records[0].payload[0] == GROUP
     descriptions = sum(1 + group.widened for group in store.groups.values())
     assert sum(one.payload[0] == GROUP for one in records) == 2 * descriptions
+
+
+def test_a_segment_that_ends_during_a_sync_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, log = fill(tmp_path, BODIES[0])
+    log.rotate()
+    new_ingest(store, log=log).write(BODIES[1])
+    log.flush()
+    synced: list[str] = []
+
+    def sync(file: LogFile) -> None:
+        synced.append(os.path.basename(file.path))
+        if len(synced) == 1:
+            log.rotate()
+
+    monkeypatch.setattr(LogFile, "sync", sync)
+    monkeypatch.setattr("ccagent.stores.metrics.log_writer.sync_directory", synced.append)
+    log.sync()
+    # The last one: a power failure must not lose the name of the new segment.
+    assert synced == ["000000000001.log", "000000000002.log", str(tmp_path)]
 
 
 def test_a_log_that_can_not_be_written_is_logged_once(

@@ -18,7 +18,7 @@ from ccagent.stores.metrics.archive_reader import (
 )
 from ccagent.stores.metrics.archive_writer import split_scope
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.exporting import level_tags
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.line_keys import MOUNT, file_name, level_path, part_name, read_part
@@ -26,7 +26,7 @@ from ccagent.stores.metrics.series_limits import PartLimits
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings
 from ccagent.stores.metrics.store import MetricStore
 from tests.support.written_lines import written_lines
-from tests.unit.stores.metrics.support import NOW, ask
+from tests.unit.stores.metrics.support import NOW, ask, write_checkpoint
 
 WILDCARD = {"*": StoredMetric(60, "sum")}
 

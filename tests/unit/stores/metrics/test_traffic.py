@@ -54,7 +54,7 @@ def stored(store: MetricStore) -> Values:
     found: Values = {}
     for level in store.root.walk():
         for metric, (group, column) in level.series.items():
-            for block in group.iterate_blocks():
+            for block in group.ordered_blocks():
                 for row, value in enumerate(block.values[: block.rows, column].tolist()):
                     if value == value:  # noqa: PLR0124 - NaN is missing
                         minute = group.time(block.first + row) // 60

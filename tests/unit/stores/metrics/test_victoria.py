@@ -13,7 +13,7 @@ import pytest
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.commit import EngineCommit
 from ccagent.stores.metrics.log_writer import StoreLogError
-from ccagent.stores.metrics.victoria import EngineError, VictoriaEngine
+from ccagent.stores.metrics.victoria import EngineError, VictoriaEngine, _selector
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,11 @@ def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ConfigurationError) as found:
         VictoriaEngine(url)
     assert "secret" not in str(found.value)
+
+
+def test_any_character_of_a_name_can_be_selected() -> None:
+    # JSON's escapes of characters beyond the first plane are no strings of MetricsQL.
+    assert _selector("f\U0001f600", (["n"], None)) == '{cluster="f\U0001f600",hostname=~"n"}'
 
 
 def test_a_password_is_sent_and_not_told() -> None:

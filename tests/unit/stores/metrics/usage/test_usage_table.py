@@ -6,6 +6,7 @@ import math
 import random
 import sqlite3
 from collections import defaultdict
+from contextlib import closing
 from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
@@ -178,3 +179,24 @@ def test_a_damaged_table_is_set_aside(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="check the disk"):
         open_usage(str(tmp_path / "none" / "usage.sqlite"))
     assert sqlite3.connect(path).execute("select count(*) from usage").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("content", [None, b"x" * 4096])
+def test_a_table_that_is_lost_while_it_runs_is_made_again(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "usage.sqlite"
+    table = UsageTable(str(path))
+    jobs = [StoredJob("fox", str(number), "ada", "completed", 1, 2, ()) for number in range(999)]
+    for job in jobs:
+        table.keep(job, {}, None)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("pragma wal_checkpoint(truncate)")
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:4096] + content * 20)
+    table.keep(jobs[0], {}, None)
+    table.close()
+    assert UsageTable(str(path)).find("fox", "0", 1)
+    assert (tmp_path / "usage.sqlite.damaged").exists() == (content is not None)
