@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _BY = (
     "job", "user", "node", "target", "executable", "cluster", "account", "project", "partition",
 )  # fmt: skip
-_LIVE = ("at", "window", "sort", "limit")
 _TOP = ("by", "sort", "columns", "limit")
 _FORMS = click.Choice(["table", "json", "csv"])
 
@@ -123,7 +122,7 @@ def live(*, every: str, once: bool, is_json: bool, wheres: tuple[str, ...], **op
     answer = ask_live(place, values)
     if is_json:
         click.echo(msgspec.json.encode(answer))
-    elif once or options["at"] or not sys.stdout.isatty():
+    elif once or options["at"] or not (sys.stdin.isatty() and sys.stdout.isatty()):
         click.echo(format_live(answer), nl=False)
     else:
         from ccagent.stores.jobstats.live_screen import show_live
