@@ -290,14 +290,12 @@ class LustrefsCollector(Collector):
         parameters = read_statistics(node, GROUPS, self.settings.lctl, limit, errors)
         for error in errors:
             self.warn(error)
-        failure: CcagentError | None = None
         jobs: dict[Family, dict[Labels, float]] = {}
         try:
             jobs = self._read_jobs(node)
-        except CcagentError as error:
-            failure = error
-        if failure is not None and not parameters:
-            raise failure
+        except CcagentError:
+            if not parameters:
+                raise
         if parameters:
             yield from collect_parameters(parameters)
         for family, rows in jobs.items():
