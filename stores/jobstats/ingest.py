@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,16 +23,15 @@ from ccagent.stores.jobstats.timescale import allow_late_rows, lock_compressed_c
 from ccagent.stores.jobstats.usual_records import check_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from psycopg import Connection
 
     from ccagent.stores.database import Database
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.records import JobstatsObservation
-    from ccagent.stores.jobstats.refusals import RefusedRecord
+    from ccagent.stores.jobstats.refusals import RefusedRecord, SenderRights
     from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
+    from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -130,54 +130,35 @@ class _NewSeries:
 
 
 class ArrayIngest:
-    """Stores arrays. Thread-safe.
-
-    partitions: None with TimescaleDB. chunk: the length of its chunks. counts_first: true to count
-    the whole first record of a series.
-    """
+    """Stores arrays. Thread-safe. partitions: None with TimescaleDB."""
 
     def __init__(
         self,
         database: Database,
         cache: SeriesCache,
         partitions: TimePartitions | None,
-        *,
-        chunk: timedelta,
-        retention: timedelta,
-        future: timedelta,
-        most_records: int,
-        most_series: int = 500_000,
-        counts_first: bool = False,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        settings: JobstatsStoreSettings,
     ) -> None:
         self._database = database
         self._cache = cache
         self._partitions = partitions
-        self._chunk = chunk
-        self._retention = retention
-        self._future = future
-        self._most = most_records
-        self.budget = HourlyBudget(most_series, lambda: now().timestamp())
+        self._chunk = timedelta(seconds=settings.series.partition.seconds)
+        self._retention = timedelta(seconds=settings.series.retention.seconds)
+        self._future = timedelta(seconds=settings.limits.future.seconds)
+        self._most = settings.limits.records
+        self.budget = HourlyBudget(settings.limits.new_series, time.time)
         """New series of a sender for a server."""
-        self._counts_first = counts_first
-        self._now = now
+        self._counts_first = settings.first == "count"
         self.counters = ArrayCounters()
 
-    def store(
-        self,
-        body: bytes,
-        sender: str | None,
-        targets: tuple[str, ...] = (),
-        identity: str = "",
-    ) -> StoredArray:
+    def store(self, body: bytes, rights: SenderRights, identity: str) -> StoredArray:
         """Store the valid records of an array in one transaction. A repetition changes nothing.
 
-        sender: the only accepted server; None: any. targets: patterns of the only accepted
-        targets; empty: any. identity: of the sender, for its budget of new series. Raise
-        RefusedArrayError if no record is valid, DatabaseAwayError.
+        rights, identity: of the sender; it has a budget of new series. Raise RefusedArrayError if
+        no record is valid, DatabaseAwayError.
         """
-        now = self._now()
-        checked = check_array(body, self._most, sender, now + self._future, targets)
+        now = datetime.now(UTC)
+        checked = check_array(body, self._most, rights, now + self._future)
         observations, refused = checked.observations, checked.refused
         total = len(observations) + len(refused)
         _refuse_all(total, refused, is_forbidden=checked.is_forbidden)
@@ -265,7 +246,7 @@ class ArrayIngest:
 
     def _begin_of_chunk(self) -> datetime:
         """Return the begin of the current chunk. Policies compress only older ones."""
-        now = self._now()
+        now = datetime.now(UTC)
         return now - (now - _EPOCH) % self._chunk
 
 

@@ -20,7 +20,7 @@ from ccagent.net.serving import (
     limit_connections,
     silence_uvicorn,
 )
-from ccagent.net.urls import describe_address
+from ccagent.net.urls import describe_address, is_loopback
 from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
@@ -197,7 +197,7 @@ class JobstatsServer:
                 logger.error("%s; the previous certificate stays in use", error)
 
     def _warn_if_open(self, host: str) -> None:
-        if self._tokens.is_open and host not in {"127.0.0.1", "::1"}:
+        if self._tokens.is_open and not is_loopback(host):
             logger.warning(
                 "listen: everyone who can connect to %s can read and write: set token-file", host
             )

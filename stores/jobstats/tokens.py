@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from ccagent.config.secret import secret_path, secret_text
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
+from ccagent.stores.jobstats.refusals import ANY_SENDER, SenderRights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +24,10 @@ _LOOK_EVERY = 1.0
 
 
 class TokenOwner(NamedTuple):
-    """The owner of a token.
-
-    name: of a sender, the permitted server; `*`: any. targets: patterns of the permitted targets;
-    empty: any.
-    """
+    """The owner of a token. rights: of a sender."""
 
     role: TokenRole
-    name: str
-    targets: tuple[str, ...] = ()
+    rights: SenderRights
 
 
 class LoginRefusedError(CcagentError):
@@ -64,10 +60,10 @@ class TokenTable:
         """True if no token is needed."""
         return self._file is None
 
-    def check(self, authorization: str, role: TokenRole) -> str | None:
-        """Return the owner's name; None for any. Raise LoginRefusedError, RoleRefusedError."""
+    def check(self, authorization: str, role: TokenRole) -> SenderRights:
+        """Return the owner's rights. Raise LoginRefusedError, RoleRefusedError."""
         if self._file is None:
-            return None
+            return ANY_SENDER
         self._look()
         scheme, _, token = authorization.partition(" ")
         owner = None
@@ -77,13 +73,7 @@ class TokenTable:
             raise LoginRefusedError("a valid Bearer token is required")
         if owner.role != role:
             raise RoleRefusedError(f"this token has the role {owner.role}, not {role}")
-        return None if owner.name == "*" else owner.name
-
-    def targets(self, authorization: str) -> tuple[str, ...]:
-        """Return patterns of the only targets of a checked token; empty for any."""
-        token = authorization.partition(" ")[2].strip()
-        owner = None if self._file is None else self._file.owners.get(_hash(token))
-        return () if owner is None else owner.targets
+        return owner.rights
 
     def _look(self) -> None:
         now = self._monotonic()
@@ -120,10 +110,11 @@ def read_tokens(path: str) -> TokenFile:
                 f"roles are {', '.join(_ROLES)}"
             )
         role, name, token = words[:3]
-        targets = tuple(words[3].split(",")) if len(words) == 4 else ()
-        owners[_digest(token, f"token-file: {path}: line {number}")] = TokenOwner(
-            cast("TokenRole", role), name, targets
+        rights = SenderRights(
+            None if name == "*" else name, tuple(words[3].split(",")) if len(words) == 4 else ()
         )
+        digest = _digest(token, f"token-file: {path}: line {number}")
+        owners[digest] = TokenOwner(cast("TokenRole", role), rights)
     if not owners:
         raise ConfigurationError(f"token-file: {path}: contains no token")
     return TokenFile(owners, state)

@@ -33,9 +33,7 @@ def shake_hands(server: ssl.SSLContext, authority: Authority) -> str:
 def test_a_renewed_certificate_replaces_the_old_one_only_with_its_key(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     old, new = authority.certify("old"), authority.certify("new")
-    tls = StoreTlsSettings(
-        certificate=str(tmp_path / "store.pem"), key=str(tmp_path / "store.key")
-    )
+    tls = StoreTlsSettings(certificate=str(tmp_path / "store.pem"), key=str(tmp_path / "store.key"))
     shutil.copy(old[0], tls.certificate)
     shutil.copy(old[1], tls.key)
     context = make_context(tls)
