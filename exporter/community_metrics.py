@@ -141,10 +141,7 @@ class JobstatsCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs, and the cards. Raise NotHereError without both."""
-        try:
-            jobs, _ = self.sources.jobs.get(node)
-        except NotHereError:
-            jobs = []
+        jobs, _ = self.sources.find_jobs(node)
         cards = find_cards(self, node)
         if not jobs and cards is None:
             raise NotHereError("neither a job of Slurm nor a card")
@@ -397,10 +394,7 @@ class OmnistatCollector(Collector):
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the node, the control groups of jobs, and the cards."""
         yield from name_host(node)
-        try:
-            jobs, _ = self.sources.jobs.get(node)
-        except NotHereError:
-            jobs = []
+        jobs, _ = self.sources.find_jobs(node)
         yield (
             _RMS_JOB,
             [

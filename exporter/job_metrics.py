@@ -8,7 +8,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Columns, counter, gauge
 from ccagent.machine.cgroup.jobs import ROOT
@@ -164,10 +164,7 @@ class JobCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups. Without jobs yield only the counts of jobs."""
-        try:
-            jobs, left_out = self.sources.jobs.get(node)
-        except NotHereError:
-            jobs, left_out = [], 0
+        jobs, left_out = self.sources.find_jobs(node)
         yield _JOBS, [((), len(jobs) + left_out)]
         yield _LEFT_OUT, [((), left_out)]
         yield (

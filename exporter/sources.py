@@ -312,6 +312,13 @@ class NodeSources:
         self._descriptions: dict[int, SysinfoGpuCard] = {}
         self._described_at: float | None = None
 
+    def find_jobs(self, node: Node) -> JobsOnNode:
+        """Return the jobs: none if Slurm has created no control group. Raise as `jobs` else."""
+        try:
+            return self.jobs.get(node)
+        except NotHereError:
+            return JobsOnNode([], 0)
+
     def _read_jobs(self, node: Node) -> JobsOnNode:
         """Read the control groups of all jobs. Raise NotHereError if Slurm has created none."""
         files = self._files = self._files or KeptFiles(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -166,17 +167,11 @@ class JobstatsService:
         """Apply the retention and create partitions. Failures are logged and retried later."""
         if not self.is_ready:
             return
-        try:
-            with self.database.connect_alone() as connection:
-                series = self.settings.series
-                dropped = keep_house(connection, series, self._partitions, datetime.now(UTC))
-                if not self.settings.clusters:
-                    self._shared_ids = find_shared_ids(connection)
-        except DatabaseAwayError as error:
-            logger.warning("retention: %s; retrying later", error)
-        except psycopg.Error as error:
-            logger.warning("retention: %s; retrying later", describe_error(error))
-        else:
+        with self._periodic_work("retention") as connection:
+            series = self.settings.series
+            dropped = keep_house(connection, series, self._partitions, datetime.now(UTC))
+            if not self.settings.clusters:
+                self._shared_ids = find_shared_ids(connection)
             if dropped:
                 logger.info("retention: dropped %d partitions", dropped)
             if self._shared_ids.number:
@@ -190,13 +185,19 @@ class JobstatsService:
 
     def sum_up(self) -> None:
         """Compute missing sums. Failures are logged and retried later."""
+        with self._periodic_work("sums") as connection:
+            sum_up(connection, self._partitions, datetime.now(UTC), self._retention)
+
+    @contextlib.contextmanager
+    def _periodic_work(self, name: str) -> Generator[psycopg.Connection[Any]]:
+        """Enter with a connection in autocommit. Log the database's errors."""
         try:
             with self.database.connect_alone() as connection:
-                sum_up(connection, self._partitions, datetime.now(UTC), self._retention)
+                yield connection
         except DatabaseAwayError as error:
-            logger.warning("sums: %s; retrying later", error)
+            logger.warning("%s: %s; retrying later", name, error)
         except psycopg.Error as error:
-            logger.warning("sums: %s; retrying later", describe_error(error))
+            logger.warning("%s: %s; retrying later", name, describe_error(error))
 
     def numbers(self) -> dict[str, int]:
         """Return the counters of this process."""
