@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Collector(ABC):
     """A reader of one subject.
 
-    name: in `collectors`, `collect[]` and `exclude[]`. is_foreign: whether its family names may
-    clash with those of other collectors; the other collectors then win. Calls never overlap.
+    name: in COLLECTORS, `collect[]` and `exclude[]`. is_foreign: whether its family names may clash
+    with those of other collectors; the other collectors then win. Calls never overlap.
     """
 
     name: str = ""

@@ -137,8 +137,6 @@ _ACTIVITY = (
 class JobstatsCollector(Collector):
     """Jobs and NVIDIA cards as Princeton's jobstats asks for them."""
 
-    name = "jobstats"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs, and the cards. Raise NotHereError without both."""
         jobs, _ = self.sources.find_jobs(node)
@@ -280,8 +278,6 @@ _GPU_MEMORY = gauge("slurm_job_memory_total_gpu", "Memory available on a GPU", *
 class SlurmJobExporterCollector(Collector):
     """Jobs and their cards as slurm-job-exporter exposes them."""
 
-    name = "slurm-job-exporter"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
         jobs, _ = self.sources.jobs.get(node)
@@ -388,8 +384,6 @@ _HOST = {
 
 class OmnistatCollector(Collector):
     """AMD's cards, Slurm's jobs and the node, as Omnistat exposes them."""
-
-    name = "omnistat"
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the node, the control groups of jobs, and the cards."""

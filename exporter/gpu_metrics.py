@@ -73,8 +73,6 @@ _TOTAL = gauge("ccagent_gpu_memory_bytes", "Size of the memory.", *_CARD)
 class GpuCollector(Collector):
     """Cards of all vendors, and their allocation to jobs."""
 
-    name = "gpus"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the cards through the vendors' libraries. Raise NotHereError without a card."""
         cards = self.sources.cards.get(node)
@@ -220,8 +218,6 @@ _PROFILE = re.compile(r"MIG (\S+)$", re.ASCII)
 
 class DcgmCollector(Collector):
     """NVIDIA cards; of their MIG instances only the activity."""
-
-    name = "dcgm"
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the cards through NVML. Raise NotHereError without an NVIDIA card."""

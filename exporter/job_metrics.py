@@ -160,8 +160,6 @@ _CCAGENT: Vocabulary = (
 class JobCollector(Collector):
     """Counters of the control groups of Slurm's jobs. The series of a job end with the job."""
 
-    name = "jobs"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups. Without jobs yield only the counts of jobs."""
         jobs, left_out = self.sources.find_jobs(node)
@@ -230,8 +228,6 @@ _CGROUP: Vocabulary = (
 class CgroupExporterCollector(Collector):
     """Job metrics as cgroup_exporter exposes them."""
 
-    name = "cgroups"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
         jobs, _ = self.sources.jobs.get(node)
@@ -299,8 +295,6 @@ _MOST_DEVICES = 256
 
 class CeemsCollector(Collector):
     """Job metrics as the CEEMS exporter exposes them."""
-
-    name = "ceems"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)

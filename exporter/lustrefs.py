@@ -276,8 +276,6 @@ _UNSAFE = re.compile(r"[^\x20-\x7e]")
 class LustrefsCollector(Collector):
     """Statistics of targets, job_stats, LNet and mounts."""
 
-    name = "lustre"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         limit = settings.time_limit.seconds

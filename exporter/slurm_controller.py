@@ -82,7 +82,6 @@ _SELDOM = 10
 class SchedulerCollector(CachedSlurmCollector):
     """Statistics of slurmctld: cycles of its schedulers, and calls."""
 
-    name = "slurm-scheduler"
     programs = "sdiag"
 
     def read_values(self, node: Node) -> Values:
@@ -128,7 +127,6 @@ _SHARE_FIELDS = "Account,User,RawShares,NormShares,RawUsage,NormUsage,FairShare"
 class FairshareCollector(CachedSlurmCollector):
     """Shares and usage of accounts and users."""
 
-    name = "slurm-fairshare"
     programs = "sshare"
     intervals = _SELDOM
 
@@ -169,7 +167,6 @@ _LICENSES = {
 class LicensesCollector(CachedSlurmCollector):
     """Licences that Slurm counts."""
 
-    name = "slurm-licenses"
     programs = "scontrol"
     intervals = _SELDOM
 
@@ -210,7 +207,6 @@ _UP = ("alloc", "idle", "mix")
 class ReservationsCollector(CachedSlurmCollector):
     """Reservations, and the states of their nodes."""
 
-    name = "slurm-reservations"
     programs = "scontrol"
     intervals = _SELDOM
 

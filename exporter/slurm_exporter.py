@@ -183,7 +183,6 @@ class CachedSlurmCollector(Collector, ABC):
 class SlurmExporterCollector(CachedSlurmCollector):
     """Sums over squeue and sinfo."""
 
-    name = "slurm"
     programs = "squeue and sinfo"
 
     def read_values(self, node: Node) -> Values:

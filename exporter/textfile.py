@@ -210,7 +210,6 @@ class _KnownFile(NamedTuple):
 class TextfileCollector(Collector):
     """Files `*.prom` of a directory. An invalid file only loses its own families."""
 
-    name = "textfile"
     is_foreign = True
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:

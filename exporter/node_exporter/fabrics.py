@@ -202,8 +202,6 @@ _READ_ONLY_FLAG = 1
 class FilesystemCollector(Collector):
     """Size, free space and inodes by mount point."""
 
-    name = "filesystem"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         chosen = settings.node_exporter

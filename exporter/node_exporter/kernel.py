@@ -72,8 +72,6 @@ _IDLE = slice(CPU_STATES.index("idle"), CPU_STATES.index("idle") + 1)
 class CpuCollector(Collector):
     """Seconds of each CPU by mode. They never decrease, except after a CPU was offline."""
 
-    name = "cpu"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._before: dict[int, tuple[int, ...]] = {}
@@ -305,8 +303,6 @@ _GOVERNOR = gauge(
 
 class CpufreqCollector(Collector):
     """Frequencies of hwthreads in /sys/devices/system/cpu/cpu*/cpufreq, where the unit is kHz."""
-
-    name = "cpufreq"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)

@@ -59,8 +59,6 @@ _CLASS = "sys/class/net"
 class NetdevCollector(Collector):
     """Bytes, packets, errors and drops by interface."""
 
-    name = "netdev"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._excluded = re.compile(settings.node_exporter.network_exclude)
@@ -123,8 +121,6 @@ _INFO = gauge(
 
 class NetclassCollector(Collector):
     """Properties of interfaces: state, carrier, MTU, speed, addresses."""
-
-    name = "netclass"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)

@@ -245,8 +245,6 @@ _DMI = {
 class DmiCollector(Collector):
     """Names and versions of hardware and firmware, read once."""
 
-    name = "dmi"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._family: Family | None = None

@@ -28,8 +28,8 @@ from ccagent.stores.jobstats.query_request import (
     check_names,
     parse_duration,
     parse_filters,
+    parse_limit,
     parse_moment,
-    parse_number,
 )
 from ccagent.stores.jobstats.sums import find_pieces
 from ccagent.stores.jobstats.target_state import TargetState, find_states
@@ -137,7 +137,7 @@ def parse_live(values: Mapping[str, str], now: datetime) -> LiveRequest:
         at,
         parse_duration("window", values.get("window") or "5m"),
         sort,
-        parse_number(values, "limit", 20, 1000),
+        parse_limit(values, 1000),
         parse_filters(values),
     )
 

@@ -104,7 +104,7 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
         group,
         sort,
         shown,
-        parse_number(values, "limit", 20, 100_000),
+        parse_limit(values, 100_000),
         parse_filters(values),
     )
 
@@ -162,11 +162,9 @@ def parse_moment(key: str, text: str) -> datetime:
     return found
 
 
-def parse_number(values: Mapping[str, str], key: str, default: int, most: int) -> int:
-    """Parse a number from 1 to `most`. Raise QueryError."""
-    text = values.get(key)
-    if not text:
-        return default
+def parse_limit(values: Mapping[str, str], most: int) -> int:
+    """Parse `limit`, a number from 1 to `most`; 20 without it. Raise QueryError."""
+    text = values.get("limit") or "20"
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= most):
-        raise QueryError(f"{key}: expected a number from 1 to {most}")
+        raise QueryError(f"limit: expected a number from 1 to {most}")
     return int(text)
