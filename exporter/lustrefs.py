@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
@@ -131,15 +132,11 @@ _LNET_BYTES = {
 _CLIENT = counter("lustre_client_stats", "Lustre client interface stats.", "operation", "target")
 
 
-def read_parameter(name: str, value: bytes) -> Iterator[Sample]:
-    """Yield the samples of one parameter; none if the parameter is unknown or damaged."""
-    try:
-        yield from _read(name, value)
-    except (UnparsableError, ValueError):
-        return
-
-
 def _read(name: str, value: bytes) -> Iterator[Sample]:
+    """Yield the samples of one parameter; none if the parameter is unknown.
+
+    Raise UnparsableError or ValueError if it is damaged.
+    """
     whole = _WHOLE.get(name)
     if whole is not None:
         yield from whole(value)
@@ -349,9 +346,10 @@ def collect_parameters(parameters: Iterable[Parameter]) -> Iterator[FamilyRows]:
     """
     found: dict[Family, dict[Labels, float]] = {}
     for name, value in parameters:
-        for family, labels, number in read_parameter(name, value):
-            # Of duplicates the first parameter is used.
-            found.setdefault(family, {}).setdefault(labels, number)
+        with suppress(UnparsableError, ValueError):
+            for family, labels, number in _read(name, value):
+                # Of duplicates the first parameter is used.
+                found.setdefault(family, {}).setdefault(labels, number)
     if not found:
         raise NotHereError("no statistics of Lustre on this node")
     for family, rows in found.items():

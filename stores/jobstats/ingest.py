@@ -41,6 +41,7 @@ _AROUND = timedelta(days=2)
 """Time around disordered rows whose rows may be corrected."""
 _MOST_REFUSED = 1000
 """Maximum number of refused records in a response."""
+_PARTITION_ERRORS = (psycopg.errors.CheckViolation, psycopg.errors.UndefinedTable)
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
@@ -170,15 +171,18 @@ class ArrayIngest:
         if kept:
             try:
                 stored, updated, unknown, over = self._store(kept, new)
-                refused += unknown
-                if not over:
-                    _refuse_all(total, refused)
-            except (psycopg.errors.CheckViolation, psycopg.errors.UndefinedTable) as error:
+            except BaseException as error:
+                new.give_back()
+                if not isinstance(error, _PARTITION_ERRORS):
+                    raise
                 # Another process has dropped a partition or chunk. The next attempt creates it
                 # again.
                 if self._partitions is not None:
                     self._partitions.forget()
                 raise DatabaseAwayError("database: a partition is missing") from error
+            refused += unknown
+            if not over:
+                _refuse_all(total, refused)
         counters = self.counters
         counters.arrays += 1
         repeated = total - len(refused) - expired - stored
@@ -197,20 +201,11 @@ class ArrayIngest:
     def _store(
         self, observations: list[JobstatsObservation], new: _NewSeries
     ) -> tuple[int, int, list[RefusedRecord], int]:
-        """Store observations, or give back what they have taken from the budget."""
-        try:
-            return self._store_admitted(observations, new)
-        except BaseException:
-            new.give_back()
-            raise
-
-    def _store_admitted(
-        self, observations: list[JobstatsObservation], new: _NewSeries
-    ) -> tuple[int, int, list[RefusedRecord], int]:
         """Return the numbers of new and of corrected rows, refused records, those beyond the limit.
 
         Refused are records of others' series, and of new series beyond the limit.
         """
+        partitions = self._partitions
         times = {each.timestamp for each in observations}
         stored = updated = 0
         with self._database.connection() as connection:
@@ -218,11 +213,9 @@ class ArrayIngest:
             # Serialize repeated arrays, and rows that follow each other, by server.
             for server in sorted({each.server for each in observations}):
                 connection.execute(_LOCK, [server])
-            if self._partitions is None and min(times) < self._begin_of_chunk():
+            if partitions is None and min(times) < self._begin_of_chunk():
                 lock_compressed_chunks(connection)
-            makes_partitions = self._partitions is not None and not self._partitions.is_known(times)
-            if makes_partitions and self._partitions is not None:
-                self._partitions.ensure(connection, times)
+            has_new = partitions is not None and partitions.ensure(connection, times)
             series, unknown, over = self._cache.find(connection, observations, new.admit)
             if unknown:
                 numbers = {each.number for each in unknown}
@@ -234,14 +227,14 @@ class ArrayIngest:
                         kind,
                         rows,
                         counts_first=self._counts_first,
-                        is_timescale=self._partitions is None,
+                        is_timescale=partitions is None,
                     )
                     stored += inserted
                     updated += changed
         self.counters.contradicted += self._cache.remember(series)
-        if makes_partitions and self._partitions is not None:
+        if has_new and partitions is not None:
             with self._database.connection() as connection:
-                self._partitions.remember(connection)
+                partitions.remember(connection)
         return stored, updated, unknown, over
 
     def _begin_of_chunk(self) -> datetime:

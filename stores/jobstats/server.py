@@ -170,7 +170,7 @@ class JobstatsServer:
             limits.time.seconds + _ANSWER_WITHIN,
             _LARGEST_HEAD,
             parse_size(limits.body) + MOST_SKIPPED,
-            refused=self._service.count_refused_connection,
+            refused=lambda address: self._service.count_refused_request(f"address {address}"),
         )
 
     async def _watch(self, notifier: Notifier, stopping: asyncio.Event) -> None:

@@ -219,10 +219,6 @@ class JobstatsService:
         """Count a request without login or with a body beyond the limits."""
         self.senders.count(identity, refused_requests=1)
 
-    def count_refused_connection(self, address: str) -> None:
-        """Count a connection beyond the limits."""
-        self.count_refused_request(f"address {address}")
-
     def count_unavailable(self) -> None:
         """Count a request that must be repeated."""
         if self._ingest is not None:
