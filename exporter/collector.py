@@ -14,7 +14,7 @@ from ccagent.machine.descriptors import KeptFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from ccagent.exporter.exposition import FamilyRows
+    from ccagent.exporter.exposition import FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Collector(ABC):
     """A reader of one subject.
 
-    name: in `collectors`, `collect[]` and `exclude[]`. is_foreign: whether its family names may
-    clash with those of other collectors; the other collectors then win. Calls never overlap.
+    name: in COLLECTORS, `collect[]` and `exclude[]`. is_foreign: whether its family names may clash
+    with those of other collectors; the other collectors then win. Calls never overlap.
     """
 
     name: str = ""
@@ -122,6 +122,17 @@ def read_number(node: Node | KeptFiles, path: str) -> int | None:
         return int(node.read_single(path), 0)
     except (CcagentError, ValueError):
         return None
+
+
+def read_numbers(
+    node: Node | KeptFiles, files: Iterable[tuple[Labels, str]], factor: int = 1
+) -> list[tuple[Labels, float]]:
+    """Return the labels of files with their integers * factor, without files that have none."""
+    return [
+        (labels, value * factor)
+        for labels, path in files
+        if (value := read_number(node, path)) is not None
+    ]
 
 
 def list_names(node: Node, path: str) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SCRAPES = ("prometheus", "openmetrics")
 _SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup_exporter, dcgm,\
- lustre, ceems, jobstats, slurm-job-exporter, slurm."
+ lustre, ceems, jobstats, slurm-job-exporter, omnistat, slurm."
 
 
 @click.group(cls=HelpfulGroup)

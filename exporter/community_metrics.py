@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter, gauge
-from ccagent.exporter.gpu_metrics import find_details
+from ccagent.exporter.gpu_metrics import NVIDIA, find_details, find_minors, lacks
 from ccagent.exporter.job_metrics import (
     CPUS_RULE,
     field_rule,
@@ -132,20 +132,14 @@ _ACTIVITY = (
     ),
 )  # fmt: skip
 """Details of a card by NVML's GPM, as shares of 1 despite their name, as there."""
-_NVIDIA, _MAJOR = "NVIDIA", "195:"
 
 
 class JobstatsCollector(Collector):
     """Jobs and NVIDIA cards as Princeton's jobstats asks for them."""
 
-    name = "jobstats"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs, and the cards. Raise NotHereError without both."""
-        try:
-            jobs, _ = self.sources.jobs.get(node)
-        except NotHereError:
-            jobs = []
+        jobs, _ = self.sources.find_jobs(node)
         cards = find_cards(self, node)
         if not jobs and cards is None:
             raise NotHereError("neither a job of Slurm nor a card")
@@ -170,20 +164,13 @@ def find_cards(collector: Collector, node: Node) -> CardsOnNode | None:
 
 def has_value(cards: CardsOnNode, card: SampleGpu, field: str) -> bool:
     """Return whether a card reports a value. An instance has only its own memory."""
-    if field == "memory":
-        return card.index not in cards.reading.without_memory
-    if card.index in cards.reading.instances:
-        return False
-    return field != "ce_util" or card.index not in cards.reading.without_utilization
+    is_own = field == "memory" or card.index not in cards.reading.instances
+    return is_own and not lacks(cards, card.index, field)
 
 
 def _name_cards(cards: CardsOnNode) -> Iterator[FamilyRows]:
     reading = cards.reading
-    minors = {
-        index: device.removeprefix(_MAJOR)
-        for device, index in reading.devices.items()
-        if device.startswith(_MAJOR)
-    }
+    minors = find_minors(reading)
     owners: dict[int, list[tuple[str, str]]] = {}
     for each in cards.allocations:
         for index in each.cards:
@@ -191,7 +178,7 @@ def _name_cards(cards: CardsOnNode) -> Iterator[FamilyRows]:
     shown: list[tuple[SampleGpu, Labels]] = []
     for card in reading.cards:
         known = cards.descriptions.get(card.index)
-        if known is None or known.manufacturer != _NVIDIA or card.failing:
+        if known is None or known.manufacturer != NVIDIA or card.failing:
             continue
         words = (str(card.index), minors.get(card.index, ""), card.uuid, known.model, "")
         shown += [(card, (*words, *owner)) for owner in owners.get(card.index, [("", "")])]
@@ -290,8 +277,6 @@ _GPU_MEMORY = gauge("slurm_job_memory_total_gpu", "Memory available on a GPU", *
 
 class SlurmJobExporterCollector(Collector):
     """Jobs and their cards as slurm-job-exporter exposes them."""
-
-    name = "slurm-job-exporter"
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
@@ -400,15 +385,10 @@ _HOST = {
 class OmnistatCollector(Collector):
     """AMD's cards, Slurm's jobs and the node, as Omnistat exposes them."""
 
-    name = "omnistat"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the node, the control groups of jobs, and the cards."""
         yield from name_host(node)
-        try:
-            jobs, _ = self.sources.jobs.get(node)
-        except NotHereError:
-            jobs = []
+        jobs, _ = self.sources.find_jobs(node)
         yield (
             _RMS_JOB,
             [

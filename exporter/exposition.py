@@ -266,7 +266,7 @@ def make_prefix(family: Family, labels: Labels) -> str:
 
 def escape(value: str) -> str:
     """Return a label value, cleaned and escaped for both formats."""
-    return clean(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return escape_help(clean(value))
 
 
 def clean(text: str) -> str:

@@ -73,8 +73,6 @@ _TOTAL = gauge("ccagent_gpu_memory_bytes", "Size of the memory.", *_CARD)
 class GpuCollector(Collector):
     """Cards of all vendors, and their allocation to jobs."""
 
-    name = "gpus"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the cards through the vendors' libraries. Raise NotHereError without a card."""
         cards = self.sources.cards.get(node)
@@ -95,7 +93,7 @@ class GpuCollector(Collector):
         for field, family, factor in _VALUES:
             rows: list[tuple[Labels, float]] = []
             for card in working:
-                if _lacks(cards, card.index, field):
+                if lacks(cards, card.index, field):
                     continue
                 value = getattr(card, field)
                 rows.append((labels[card.index], value * factor if factor >= 1 else value / 100))
@@ -139,7 +137,7 @@ def find_details(
     ]
 
 
-def _lacks(cards: CardsOnNode, index: int, field: str) -> bool:
+def lacks(cards: CardsOnNode, index: int, field: str) -> bool:
     """Return whether a card does not report a value. Its 0 then has no meaning."""
     reading = cards.reading
     if field == "ce_util":
@@ -151,7 +149,7 @@ def _lacks(cards: CardsOnNode, index: int, field: str) -> bool:
 
 _LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname")
 _KIB_OF_MIB = 1024
-_NVIDIA = "NVIDIA"
+NVIDIA = "NVIDIA"
 _MAJOR = "195:"
 _ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):(.+)", re.ASCII)
 
@@ -221,8 +219,6 @@ _PROFILE = re.compile(r"MIG (\S+)$", re.ASCII)
 class DcgmCollector(Collector):
     """NVIDIA cards; of their MIG instances only the activity."""
 
-    name = "dcgm"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the cards through NVML. Raise NotHereError without an NVIDIA card."""
         cards = self.sources.cards.get(node)
@@ -275,22 +271,27 @@ def _label_instances(cards: CardsOnNode, labels: Mapping[int, Labels]) -> dict[i
     return found
 
 
-def _label_cards(cards: CardsOnNode, hostname: str) -> dict[int, Labels]:
-    """Return the labels of the NVIDIA cards by card index."""
-    reading = cards.reading
-    devices = {
-        index: f"nvidia{device.removeprefix(_MAJOR)}"
+def find_minors(reading: GpuReading) -> dict[int, str]:
+    """Return the minor device numbers of NVIDIA cards by card index."""
+    return {
+        index: device.removeprefix(_MAJOR)
         for device, index in reading.devices.items()
         if device.startswith(_MAJOR)
     }
+
+
+def _label_cards(cards: CardsOnNode, hostname: str) -> dict[int, Labels]:
+    """Return the labels of the NVIDIA cards by card index."""
+    reading = cards.reading
+    minors = find_minors(reading)
     found: dict[int, Labels] = {}
     for card in reading.cards:
         index = card.index
         known = cards.descriptions.get(index)
-        if known is None or known.manufacturer != _NVIDIA or index in reading.instances:
+        if known is None or known.manufacturer != NVIDIA or index in reading.instances:
             continue
         address = format_address(reading.addresses.get(index, ""))
-        device = devices.get(index, f"nvidia{index}")
+        device = f"nvidia{minors.get(index, index)}"
         found[index] = (str(index), card.uuid, address, device, known.model, hostname)
     return found
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from ccagent.exporter.pages import ExporterAnswer, Request, text_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from ccagent.exporter.tls import TlsContext
 
 
 State = Literal["handshake", "reading", "working", "writing", "closed"]
@@ -112,29 +112,28 @@ def parse_head(head: bytes) -> tuple[Request, bool]:
 class ExporterConnection:
     """A connection and its state.
 
-    state: `working` while a thread builds the response. events: mask for the selector. since: start
-    of the state, by the monotonic clock. peer: the client's address; "" for a local socket.
+    tls: wraps `connected`, before its handshake. state: `working` while a thread builds the
+    response. events: mask for the selector. since: start of the state, by the monotonic clock.
+    peer: the client's address; "" for a local socket.
     """
 
     def __init__(
         self,
         connected: socket.socket,
         now: float,
-        *,
-        is_tls: bool,
-        check_peer: Callable[[ssl.SSLSocket], bool] | None = None,
+        tls: TlsContext | None = None,
         peer: str = "",
     ) -> None:
         self.socket = connected
         if connected.family != socket.AF_UNIX:
             # Otherwise a response waits for the acknowledgement of the TLS session tickets: 40 ms.
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.state: State = "handshake" if is_tls else "reading"
+        self.state: State = "handshake" if tls is not None else "reading"
         self.events = _READ
         self.since = now
         self.has_asked = False
         self.was_malformed = False
-        self._check_peer = check_peer
+        self._tls = tls
         self.peer = peer
         self._received = bytearray()
         self._to_send = memoryview(b"")
@@ -175,9 +174,9 @@ class ExporterConnection:
         self.events = _WRITE if state == "writing" else _READ
 
     def _shake_hands(self, now: float) -> None:
-        assert isinstance(self.socket, ssl.SSLSocket)  # noqa: S101 - made so
+        assert isinstance(self.socket, ssl.SSLSocket) and self._tls  # noqa: S101, PT018 - made so
         self.socket.do_handshake()
-        if self._check_peer is not None and not self._check_peer(self.socket):
+        if not self._tls.accepts(self.socket):
             self.state = "closed"
             return
         self._enter("reading", now)

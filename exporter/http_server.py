@@ -320,7 +320,9 @@ class ExporterServer:
                 return
             except OSError as error:  # for example no free descriptor
                 logger.warning("exporter: can't accept connections: %s", error)
-                self._make_room(now, 0.0)
+                longest = self._find_longest(now, 0.0)
+                if longest is not None:
+                    self._stop(longest, "evicted")
                 self._closing.wait(_PAUSE)
                 return
             peer = "" if listening.family == socket.AF_UNIX else str(address[0])
@@ -351,7 +353,6 @@ class ExporterServer:
 
     def _add(self, connected: socket.socket, peer: str, now: float) -> None:
         connected.setblocking(False)
-        check = None
         tls = self.handler.tls
         if tls is not None:
             try:
@@ -360,10 +361,7 @@ class ExporterServer:
                 logger.warning("exporter: no TLS: %s", error)
                 connected.close()
                 return
-            check = tls.accepts
-        connection = ExporterConnection(
-            connected, now, is_tls=tls is not None, check_peer=check, peer=peer
-        )
+        connection = ExporterConnection(connected, now, tls, peer)
         self._numbers += 1
         self._connections[self._numbers] = connection
         self._selector.register(connected, connection.events, self._numbers)
@@ -400,12 +398,6 @@ class ExporterServer:
         connection = self._connections.pop(number)
         self._watch(connection, number, 0)
         connection.close()
-
-    def _make_room(self, now: float, grace: float) -> None:
-        """Evict the connection that has waited longest, if `_find_longest` finds one."""
-        number = self._find_longest(now, grace)
-        if number is not None:
-            self._stop(number, "evicted")
 
     def _stop(self, number: int, reason: StopReason) -> None:
         """Close a connection for its client's fault; an idle one without notice."""

@@ -106,8 +106,6 @@ _CEEMS_RDMA: dict[str, Family] = {
 class JobIoCollector(Collector):
     """I/O and network traffic under ccagent's names."""
 
-    name = "jobio"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the kernel programs. Raise NotHereError if they are not loaded."""
         found = self.sources.job_io.get(node)
@@ -127,8 +125,6 @@ class JobIoCollector(Collector):
 
 class CeemsIoCollector(Collector):
     """I/O as the eBPF collector of the CEEMS exporter exposes it."""
-
-    name = "ceems-ebpf"
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the kernel programs. Raise NotHereError if they are not loaded."""
@@ -155,8 +151,6 @@ class CeemsIoCollector(Collector):
 
 class CeemsRdmaCollector(Collector):
     """RDMA objects of jobs as the RDMA collector of the CEEMS exporter exposes them."""
-
-    name = "ceems-rdma"
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Ask the kernel. Raise NotHereError without a device."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Columns, counter, gauge
 from ccagent.machine.cgroup.jobs import ROOT
@@ -160,14 +160,9 @@ _CCAGENT: Vocabulary = (
 class JobCollector(Collector):
     """Counters of the control groups of Slurm's jobs. The series of a job end with the job."""
 
-    name = "jobs"
-
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups. Without jobs yield only the counts of jobs."""
-        try:
-            jobs, left_out = self.sources.jobs.get(node)
-        except NotHereError:
-            jobs, left_out = [], 0
+        jobs, left_out = self.sources.find_jobs(node)
         yield _JOBS, [((), len(jobs) + left_out)]
         yield _LEFT_OUT, [((), left_out)]
         yield (
@@ -232,8 +227,6 @@ _CGROUP: Vocabulary = (
 
 class CgroupExporterCollector(Collector):
     """Job metrics as cgroup_exporter exposes them."""
-
-    name = "cgroups"
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
@@ -302,8 +295,6 @@ _MOST_DEVICES = 256
 
 class CeemsCollector(Collector):
     """Job metrics as the CEEMS exporter exposes them."""
-
-    name = "ceems"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)

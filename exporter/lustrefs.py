@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
@@ -131,15 +132,11 @@ _LNET_BYTES = {
 _CLIENT = counter("lustre_client_stats", "Lustre client interface stats.", "operation", "target")
 
 
-def read_parameter(name: str, value: bytes) -> Iterator[Sample]:
-    """Yield the samples of one parameter; none if the parameter is unknown or damaged."""
-    try:
-        yield from _read(name, value)
-    except (UnparsableError, ValueError):
-        return
-
-
 def _read(name: str, value: bytes) -> Iterator[Sample]:
+    """Yield the samples of one parameter; none if the parameter is unknown.
+
+    Raise UnparsableError or ValueError if it is damaged.
+    """
     whole = _WHOLE.get(name)
     if whole is not None:
         yield from whole(value)
@@ -276,8 +273,6 @@ _UNSAFE = re.compile(r"[^\x20-\x7e]")
 class LustrefsCollector(Collector):
     """Statistics of targets, job_stats, LNet and mounts."""
 
-    name = "lustre"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         limit = settings.time_limit.seconds
@@ -290,14 +285,12 @@ class LustrefsCollector(Collector):
         parameters = read_statistics(node, GROUPS, self.settings.lctl, limit, errors)
         for error in errors:
             self.warn(error)
-        failure: CcagentError | None = None
         jobs: dict[Family, dict[Labels, float]] = {}
         try:
             jobs = self._read_jobs(node)
-        except CcagentError as error:
-            failure = error
-        if failure is not None and not parameters:
-            raise failure
+        except CcagentError:
+            if not parameters:
+                raise
         if parameters:
             yield from collect_parameters(parameters)
         for family, rows in jobs.items():
@@ -353,9 +346,10 @@ def collect_parameters(parameters: Iterable[Parameter]) -> Iterator[FamilyRows]:
     """
     found: dict[Family, dict[Labels, float]] = {}
     for name, value in parameters:
-        for family, labels, number in read_parameter(name, value):
-            # Of duplicates the first parameter is used.
-            found.setdefault(family, {}).setdefault(labels, number)
+        with suppress(UnparsableError, ValueError):
+            for family, labels, number in _read(name, value):
+                # Of duplicates the first parameter is used.
+                found.setdefault(family, {}).setdefault(labels, number)
     if not found:
         raise NotHereError("no statistics of Lustre on this node")
     for family, rows in found.items():

@@ -86,8 +86,6 @@ _STOPPED = counter(
 class OwnCollector(Collector):
     """Counters of ccagent's process since its start."""
 
-    name = "own"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         release, _, commit = version().partition("+g")
@@ -153,8 +151,6 @@ _NODE_POWER = gauge(
 
 class EnergyCollector(Collector):
     """Counters of the agent `energy` in the daemon. The series of a job end with the job."""
-
-    name = "energy"
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Return the last counters. Raise NotHereError if no agent `energy` runs."""

@@ -162,7 +162,7 @@ def choose_format(accept: str) -> str:
             form = TEXT
         else:
             continue
-        quality = _number(values.get("q", "1"), 0.0)
+        quality = _number(values.get("q", "1"))
         if quality > best:
             best, chosen = quality, form
     return chosen
@@ -173,7 +173,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
     qualities: dict[str, float] = {}
     for item in accept_encoding.split(",")[:64]:
         name, *parameters = (part.strip().lower() for part in item.split(";"))
-        qualities[name] = _number(_parameters(parameters).get("q", "1"), 0.0)
+        qualities[name] = _number(_parameters(parameters).get("q", "1"))
     return qualities.get("gzip", qualities.get("*", 0.0)) > 0
 
 
@@ -182,7 +182,7 @@ def scrape_seconds(timeout: str, default: float) -> float:
 
     timeout: the header X-Prometheus-Scrape-Timeout-Seconds. default: if that is empty or invalid.
     """
-    seconds = min(_number(timeout, 0.0), max(_LONGEST, default))
+    seconds = min(_number(timeout), max(_LONGEST, default))
     if seconds <= 0:
         return default
     return seconds - _OFFSET if seconds > 2 * _OFFSET else seconds / 2
@@ -192,9 +192,10 @@ def _parameters(parts: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (part.partition("=") for part in parts)}
 
 
-def _number(text: str, default: float) -> float:
+def _number(text: str) -> float:
+    """Return a finite number; 0 for any other text."""
     try:
         value = float(text)
     except ValueError:
-        return default
-    return value if math.isfinite(value) else default
+        return 0.0
+    return value if math.isfinite(value) else 0.0

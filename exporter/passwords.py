@@ -19,6 +19,7 @@ from ccagent.config.secret import secret_path, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.net.urls import network
+from ccagent.service.renewed_files import RenewedFiles
 
 _AT_ONCE = 5.0
 _NEW_AFTER = 1.0
@@ -133,6 +134,17 @@ def parse_users(text: str, place: str) -> dict[str, PasswordHash]:
     return users
 
 
+class _Users(NamedTuple):
+    """The users of a file.
+
+    nobody: an unknown user takes as long as this one. known: digests of logins that were right.
+    """
+
+    users: dict[str, PasswordHash]
+    nobody: PasswordHash
+    known: set[bytes]
+
+
 class PasswordFile:
     """A checker of logins against a users file. A changed file is read again.
 
@@ -141,16 +153,12 @@ class PasswordFile:
 
     def __init__(self, place: str) -> None:
         """Read the file. Raise ConfigurationError if it is invalid or can't be read."""
-        self._place = place
         self._key = os.urandom(32)
-        self._known: set[bytes] = set()
         self._lock = threading.Lock()
         self._guesses = GuessBudgets()
-        self._looked_at = time.monotonic()
-        self._stamp = self._look()
-        self._users = parse_users(secret_text(place), place)
-        # An unknown user must take as long as a known user.
-        self._nobody = next(iter(self._users.values()))
+        self._file = RenewedFiles(
+            "exporter: users-file", [secret_path(place)], lambda: _read_users(place), _LOOK_EVERY
+        )
 
     def accepts(self, authorization: str, peer: str = "") -> bool:
         """Return whether the header Authorization has a valid login.
@@ -161,9 +169,8 @@ class PasswordFile:
         if login is None:
             return False
         name, password = login
-        self._renew()
-        # Local names: a login checked against the old file must not enter the new cache.
-        users, nobody, known = self._users, self._nobody, self._known
+        # A login checked against the old file does not enter the cache of the new one.
+        users, nobody, known = self._file.get()
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
         if digest in known:
             return True
@@ -185,29 +192,10 @@ class PasswordFile:
         finally:
             self._lock.release()
 
-    def _renew(self) -> None:
-        now = time.monotonic()
-        if now < self._looked_at + _LOOK_EVERY:
-            return
-        self._looked_at = now
-        stamp = self._look()
-        if stamp == self._stamp:
-            return
-        try:
-            users = parse_users(secret_text(self._place), self._place)
-        except ConfigurationError as error:
-            logger.error("exporter: users-file: not reloaded, the last valid users stay: %s", error)
-            return
-        self._stamp = stamp
-        self._users, self._nobody = users, next(iter(users.values()))
-        self._known = set()
 
-    def _look(self) -> tuple[int, int, int]:
-        try:
-            status = os.stat(secret_path(self._place))
-        except OSError:
-            return 0, 0, 0
-        return status.st_ino, status.st_mtime_ns, status.st_size
+def _read_users(place: str) -> _Users:
+    users = parse_users(secret_text(place), place)
+    return _Users(users, next(iter(users.values())), set())
 
 
 def parse_basic(authorization: str) -> tuple[str, bytes] | None:

@@ -74,17 +74,13 @@ class CollectorRun:
 
     def __init__(self, collector: Collector, group: str) -> None:
         self.collector = collector
+        self.name = collector.name
         self.group = group
         self.begun: float | None = None
         self.outcome = _MISSING
-        self.labels = (collector.name,)
+        self.labels = (self.name,)
         self._closing = threading.Event()
         self._encoder = SampleEncoder()
-
-    @property
-    def name(self) -> str:
-        """The name of the collector."""
-        return self.collector.name
 
     def run(self, node: Node) -> None:
         """Read once. Must not raise: errors are logged, unforeseen errors with a traceback."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import socket
@@ -16,17 +17,22 @@ from ccagent.exporter.http_server import ExporterServer, RequestHandler
 from ccagent.exporter.pages import ExporterPages
 from ccagent.exporter.passwords import PasswordFile
 from ccagent.exporter.scraping import Scraper
-from ccagent.exporter.settings import SYSTEMD, is_loopback
+from ccagent.exporter.settings import SYSTEMD
 from ccagent.exporter.sources import NodeSources
 from ccagent.log import logger, say
+from ccagent.net.urls import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Sequence
+    from collections.abc import Callable, Collection, Container, Sequence
+    from typing import TypeVar
 
     from ccagent.exporter.exposition import Block
     from ccagent.exporter.settings import Address, ExporterSettings
     from ccagent.exporter.tls import TlsContext
     from ccagent.machine.node import Node
+
+    T = TypeVar("T")
+    V = TypeVar("V")
 
 
 _FIRST = 3
@@ -206,34 +212,35 @@ def passed_sockets(settings: ExporterSettings) -> list[socket.socket]:
             "exporter.listen: systemd has passed no socket: start the .socket unit"
         )
     found: list[socket.socket] = []
-    for descriptor in range(_FIRST, _FIRST + int(count)):
-        try:
-            # systemd passes descriptors without close-on-exec: no program gets them from here.
-            os.set_inheritable(descriptor, False)
-            # A copy: after a reload the descriptors are used again.
-            made = socket.socket(fileno=os.dup(descriptor))
-        except OSError as error:
-            raise ConfigurationError(
-                f"exporter.listen: descriptor {descriptor} of systemd: {error.strerror}"
-            ) from error
-        found.append(made)
-        if made.type != socket.SOCK_STREAM:
-            for each in found:
-                each.close()
-            raise ConfigurationError(
-                "exporter.listen: systemd's socket is not a stream: use ListenStream= in the unit"
-            )
-        if made.family == socket.AF_UNIX:
-            continue
-        host = str(made.getsockname()[0])
-        if not (is_loopback(host) or settings.is_protected or settings.insecure):
-            for each in found:
-                each.close()
-            raise ConfigurationError(
-                f"exporter.listen: systemd's socket at {host} is open to the network: set"
-                " certificate-file and users-file, or insecure = true"
-            )
+    with contextlib.ExitStack() as opened:
+        for descriptor in range(_FIRST, _FIRST + int(count)):
+            try:
+                # systemd passes descriptors without close-on-exec: no program gets them from here.
+                os.set_inheritable(descriptor, False)
+                # A copy: after a reload the descriptors are used again.
+                passed = opened.enter_context(socket.socket(fileno=os.dup(descriptor)))
+            except OSError as error:
+                raise ConfigurationError(
+                    f"exporter.listen: descriptor {descriptor} of systemd: {error.strerror}"
+                ) from error
+            _check_passed(passed, settings)
+            found.append(passed)
+        opened.pop_all()
     return found
+
+
+def _check_passed(passed: socket.socket, settings: ExporterSettings) -> None:
+    """Raise ConfigurationError for no stream socket, or one beyond loopback without protection."""
+    if passed.type != socket.SOCK_STREAM:
+        raise ConfigurationError(
+            "exporter.listen: systemd's socket is not a stream: use ListenStream= in the unit"
+        )
+    host = str(passed.getsockname()[0]) if passed.family != socket.AF_UNIX else "localhost"
+    if not (is_loopback(host) or settings.is_protected or settings.insecure):
+        raise ConfigurationError(
+            f"exporter.listen: systemd's socket at {host} is open to the network: set"
+            " certificate-file and users-file, or insecure = true"
+        )
 
 
 _NEW_OBJECTS = 10_000
@@ -253,8 +260,16 @@ class ExporterService:
     def __init__(self, settings: ExporterSettings) -> None:
         """Read certificate and users. Raise ConfigurationError if a file is invalid."""
         self.settings = settings
-        self._tls = _make_tls(settings)
-        self._passwords = _read_users(settings)
+        self._tls = (
+            _locate_problems("exporter.", _make_tls, settings)
+            if settings.certificate_file
+            else None
+        )
+        self._passwords = (
+            _locate_problems("exporter.users-file: ", PasswordFile, settings.users_file)
+            if settings.users_file
+            else None
+        )
         self._sources = NodeSources(settings)
         self._collectors = make_collectors(settings, self._sources)
         self._closing = threading.Event()
@@ -366,31 +381,15 @@ class AnswerCache:
         self._scraper.close()
 
 
-def _make_tls(settings: ExporterSettings) -> TlsContext | None:
-    """Return the TLS context; None without a certificate.
-
-    Raise ConfigurationError if a file is invalid.
-    """
-    if not settings.certificate_file:
-        return None
+def _make_tls(settings: ExporterSettings) -> TlsContext:
     from ccagent.exporter.tls import TlsContext
 
+    return TlsContext(settings)
+
+
+def _locate_problems(place: str, make: Callable[[V], T], value: V) -> T:
+    """Return what `make` returns. Add the place before the problems of a ConfigurationError."""
     try:
-        return TlsContext(settings)
+        return make(value)
     except ConfigurationError as error:
-        raise ConfigurationError(*(f"exporter.{each}" for each in error.problems)) from error
-
-
-def _read_users(settings: ExporterSettings) -> PasswordFile | None:
-    """Return the users file; None if none is configured.
-
-    Raise ConfigurationError if the file is invalid.
-    """
-    if not settings.users_file:
-        return None
-    try:
-        return PasswordFile(settings.users_file)
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            *(f"exporter.users-file: {each}" for each in error.problems)
-        ) from error
+        raise ConfigurationError(*(f"{place}{each}" for each in error.problems)) from error

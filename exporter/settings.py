@@ -12,6 +12,7 @@ from msgspec import Meta
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import CcagentError, nearest
+from ccagent.net.urls import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,14 +43,6 @@ class Address(NamedTuple):
     def is_loopback(self) -> bool:
         """Return whether only this machine can connect to the address."""
         return is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address, or `localhost`."""
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def parse_address(text: str) -> Address:

@@ -82,12 +82,11 @@ _SELDOM = 10
 class SchedulerCollector(CachedSlurmCollector):
     """Statistics of slurmctld: cycles of its schedulers, and calls."""
 
-    name = "slurm-scheduler"
     programs = "sdiag"
 
     def read_values(self, node: Node) -> Values:
         """Run sdiag."""
-        return parse_sdiag(_decode(run_program(node, [self.settings.sdiag])))
+        return parse_sdiag(run_program(node, [self.settings.sdiag]))
 
 
 def parse_sdiag(text: str) -> Values:
@@ -128,7 +127,6 @@ _SHARE_FIELDS = "Account,User,RawShares,NormShares,RawUsage,NormUsage,FairShare"
 class FairshareCollector(CachedSlurmCollector):
     """Shares and usage of accounts and users."""
 
-    name = "slurm-fairshare"
     programs = "sshare"
     intervals = _SELDOM
 
@@ -136,7 +134,7 @@ class FairshareCollector(CachedSlurmCollector):
         """Run sshare."""
         command = [self.settings.sshare, "--all", "--parsable2", "--noheader",
                    f"--format={_SHARE_FIELDS}"]  # fmt: skip
-        return parse_sshare(_decode(run_program(node, command)))
+        return parse_sshare(run_program(node, command))
 
 
 def parse_sshare(text: str) -> Values:
@@ -169,7 +167,6 @@ _LICENSES = {
 class LicensesCollector(CachedSlurmCollector):
     """Licences that Slurm counts."""
 
-    name = "slurm-licenses"
     programs = "scontrol"
     intervals = _SELDOM
 
@@ -210,7 +207,6 @@ _UP = ("alloc", "idle", "mix")
 class ReservationsCollector(CachedSlurmCollector):
     """Reservations, and the states of their nodes."""
 
-    name = "slurm-reservations"
     programs = "scontrol"
     intervals = _SELDOM
 
@@ -258,10 +254,6 @@ def add_reserved_nodes(
 def _show(collector: CachedSlurmCollector, node: Node, what: str) -> Iterator[dict[str, str]]:
     """Yield the records of `scontrol show`, one per line, as pairs of NAME=VALUE."""
     command = [collector.settings.scontrol, "--all", "--oneliner", "show", what]
-    for line in _decode(run_program(node, command)).split("\n"):
+    for line in run_program(node, command).split("\n"):
         pairs = (word.partition("=") for word in line.split())
         yield {name: value for name, equals, value in pairs if equals}
-
-
-def _decode(content: bytes) -> str:
-    return content.decode("utf-8", "replace")

@@ -183,7 +183,6 @@ class CachedSlurmCollector(Collector, ABC):
 class SlurmExporterCollector(CachedSlurmCollector):
     """Sums over squeue and sinfo."""
 
-    name = "slurm"
     programs = "squeue and sinfo"
 
     def read_values(self, node: Node) -> Values:
@@ -212,13 +211,14 @@ def read_slurm(node: Node, settings: ExporterSettings) -> Values:
     return values
 
 
-def run_program(node: Node, command: list[str]) -> bytes:
+def run_program(node: Node, command: list[str]) -> str:
     """Return the output of a program of Slurm. Raise as `Node.run` does."""
-    return run_slurm(node, command, time_limit=_TIME_LIMIT, output_limit=_LIMIT)
+    content = run_slurm(node, command, time_limit=_TIME_LIMIT, output_limit=_LIMIT)
+    return content.decode("utf-8", "replace")
 
 
-def _rows(content: bytes, columns: int) -> Iterator[list[str]]:
-    for line in content.decode("utf-8", "replace").split("\n"):
+def _rows(content: str, columns: int) -> Iterator[list[str]]:
+    for line in content.split("\n"):
         fields = [field.strip() for field in line.split(_SEPARATOR)]
         if len(fields) == columns:
             yield fields

@@ -189,9 +189,8 @@ class JobsIo(NamedTuple):
 class JobIoReading:
     """Reads the pinned programs, and keeps the names of mounts."""
 
-    def __init__(self, most_jobs: int, directory: str = DIRECTORY) -> None:
+    def __init__(self, most_jobs: int) -> None:
         self._most_jobs = most_jobs
-        self._directory = directory
         self._names = MountNames()
 
     def read(self, node: Node) -> JobsIo:
@@ -199,7 +198,7 @@ class JobIoReading:
 
         Raise NotPermittedError if this user may not read them.
         """
-        mounts, network, lost = read_totals(node, self._directory, None, self._names)
+        mounts, network, lost = read_totals(node, DIRECTORY, None, self._names)
         known = {use.job for use in mounts} | {use.job for use in network}
         jobs = sorted(known - {0})[: self._most_jobs]
         kept: list[MountUse] = []
@@ -311,6 +310,13 @@ class NodeSources:
         self._allocations: Allocations | None = None
         self._descriptions: dict[int, SysinfoGpuCard] = {}
         self._described_at: float | None = None
+
+    def find_jobs(self, node: Node) -> JobsOnNode:
+        """Return the jobs: none if Slurm has created no control group. Raise as `jobs` else."""
+        try:
+            return self.jobs.get(node)
+        except NotHereError:
+            return JobsOnNode([], 0)
 
     def _read_jobs(self, node: Node) -> JobsOnNode:
         """Read the control groups of all jobs. Raise NotHereError if Slurm has created none."""

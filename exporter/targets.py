@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.config.secret import read_secret
-from ccagent.errors import ConfigurationError, NotHereError, NotPermittedError, TransportError
+from ccagent.errors import ConfigurationError, NotHereError, TransportError
+from ccagent.exporter.textfile import write_public
 from ccagent.log import printable
 from ccagent.machine.slurm_environment import explain_failure, run_slurm
 from ccagent.net.http_client import HttpConnection
 from ccagent.net.network_errors import explain_network_error
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import server_of_url
-from ccagent.service.private_files import replace_file
 from ccagent.transports.http.settings import check_settings
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _AGE = 3600
 """Seconds in which a node must have sent a value to be a target."""
 _AHEAD = 60
 """Seconds by which the clock of a node may be ahead."""
-_MODE = 0o644
 _SHOWN = 200
 
 
@@ -122,8 +121,4 @@ def write_targets(path: str, content: str) -> None:
                 return
     except OSError:
         pass
-    try:
-        replace_file(os.path.abspath(path), content.encode(), _MODE)
-    except (OSError, NotPermittedError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise TransportError(f"{path}: not written: {reason}") from error
+    write_public(os.path.abspath(path), content.encode())

@@ -48,9 +48,13 @@ def write_textfile(directory: str, blocks: list[Block]) -> None:
         )
     if not os.path.isdir(directory):
         raise ConfigurationError(f"{directory}: no such directory")
-    path = os.path.join(directory, NAME)
+    write_public(os.path.join(directory, NAME), join_text(blocks))
+
+
+def write_public(path: str, content: bytes) -> None:
+    """Replace a file that all users may read. Raise TransportError if that fails."""
     try:
-        replace_file(path, join_text(blocks), _MODE)
+        replace_file(path, content, _MODE)
     except (OSError, NotPermittedError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise TransportError(f"{path}: not written: {reason}") from error
@@ -206,7 +210,6 @@ class _KnownFile(NamedTuple):
 class TextfileCollector(Collector):
     """Files `*.prom` of a directory. An invalid file only loses its own families."""
 
-    name = "textfile"
     is_foreign = True
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:

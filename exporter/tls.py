@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import ssl
-import time
 from typing import TYPE_CHECKING, Any, cast
 
+from ccagent.config.secret import secret_path
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
+from ccagent.service.renewed_files import RenewedFiles
 
 if TYPE_CHECKING:
     import socket
@@ -27,14 +27,16 @@ class TlsContext:
     def __init__(self, settings: ExporterSettings) -> None:
         """Read the files. Raise ConfigurationError if one is invalid or can't be read."""
         self._settings = settings
-        self._context = _make_context(settings)
-        self._stamps = self._look()
-        self._looked_at = time.monotonic()
+        self._context = RenewedFiles(
+            "exporter: certificate",
+            (settings.certificate_file, secret_path(settings.key_file), settings.client_ca_file),
+            lambda: _make_context(settings),
+            _LOOK_EVERY,
+        )
 
     def wrap(self, connected: socket.socket) -> ssl.SSLSocket:
         """Return the socket with TLS, before the handshake. Raise OSError if that fails."""
-        self._renew()
-        return self._context.wrap_socket(
+        return self._context.get().wrap_socket(
             connected, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
         )
 
@@ -50,36 +52,6 @@ class TlsContext:
             return False
         return True
 
-    def _renew(self) -> None:
-        now = time.monotonic()
-        if now < self._looked_at + _LOOK_EVERY:
-            return
-        self._looked_at = now
-        stamps = self._look()
-        if stamps == self._stamps:
-            return
-        try:
-            self._context = _make_context(self._settings)
-            self._stamps = stamps
-        except ConfigurationError as error:
-            logger.error("exporter: certificate not reloaded, the old one stays in use: %s", error)
-
-    def _look(self) -> list[tuple[int, int]]:
-        """Return inode and mtime (ns) of each readable file."""
-        settings = self._settings
-        found: list[tuple[int, int]] = []
-        for path in (settings.certificate_file, _key_path(settings), settings.client_ca_file):
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                found.append((status.st_ino, status.st_mtime_ns))
-        return found
-
-
-def _key_path(settings: ExporterSettings) -> str:
-    from ccagent.config.secret import secret_path
-
-    return secret_path(settings.key_file)
-
 
 def _make_context(settings: ExporterSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -87,7 +59,7 @@ def _make_context(settings: ExporterSettings) -> ssl.SSLContext:
     # A handshake costs the server more than the client: one per connection is enough.
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
-        key = _key_path(settings)
+        key = secret_path(settings.key_file)
         if os.stat(key).st_mode & _OPEN_TO_OTHERS:
             raise ConfigurationError(f"key-file: {key}: others can read this key: chmod o= it")
         context.load_cert_chain(settings.certificate_file, key, password=_refuse_password)

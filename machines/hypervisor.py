@@ -45,12 +45,11 @@ class HypervisorError(CcagentError):
 
 
 class MachineState(NamedTuple):
-    """State of a machine, with libvirt's name. has_job: it is migrated or saved at present.
+    """State of a machine. state: libvirt's name of it. has_job: it is migrated or saved at present.
 
     is_in_migration: paused by a migration. is_persistent: it has a definition that outlives it.
     """
 
-    name: str
     state: str
     is_active: bool
     is_persistent: bool
@@ -121,14 +120,6 @@ class Hypervisor:
         self._open = open_connection
         self._connection: Any = None
         self._lock = threading.Lock()
-
-    def close(self) -> None:
-        """Close the connection. The next call opens another."""
-        with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.close()
 
     @contextlib.contextmanager
     def use(self) -> Generator[Any]:
@@ -327,7 +318,6 @@ def _state(domain: Any) -> MachineState:
             raise
         has_job = False
     return MachineState(
-        name=domain.name(),
         state=_STATES[number] if 0 <= number < len(_STATES) else str(number),
         is_active=is_active,
         is_persistent=bool(domain.isPersistent()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from ccagent.agents.fast.messages.structures import MachineOutcome
 from ccagent.log import logger
@@ -14,39 +14,40 @@ from ccagent.machines.operations import Phases
 from ccagent.machines.settling import MachinePlace, SettledMachine
 
 if TYPE_CHECKING:
-    from ccagent.agents.fast.messages.structures import MigratingMachine, MigrationType
+    from ccagent.agents.fast.messages.structures import (
+        EvacuateNode,
+        MigrateMachine,
+        MigratingMachine,
+    )
     from ccagent.machines.operations import Operations
 
 _AGAIN_AFTER = 1.0
 
 
-class MigrationOrder(NamedTuple):
-    """A migration of one machine from this host. task_id: id of the task, for pscom."""
-
-    machine: MigratingMachine
-    destination: str
-    kind: MigrationType = "warm"
-    retries: int = 0
-    measures_time: bool = False
-    task_id: str = ""
-
-
 class MachineMigration:
     """A migration from this host to a destination, or back. Its methods never raise CcagentError.
 
-    is_return: from the destination to this host, as the second half of an exchange.
+    task: of the scheduler, about this machine and others. is_return: from the destination to this
+    host, as the second half of an exchange.
     """
 
     def __init__(
-        self, operations: Operations, order: MigrationOrder, *, is_return: bool = False
+        self,
+        operations: Operations,
+        task: MigrateMachine | EvacuateNode,
+        machine: MigratingMachine,
+        destination: str,
+        *,
+        is_return: bool = False,
     ) -> None:
-        here, there = operations.here, operations.destinations[order.destination]
+        here, there = operations.here, operations.destinations[destination]
         self._source, self._target = (there, here) if is_return else (here, there)
         self._operations = operations
         self._allow = operations.settings.allow
-        self._order = order
-        self._name = order.machine.name
-        self._is_offline = order.kind == "offline"
+        self._task = task
+        self._machine = machine
+        self._name = machine.name
+        self._is_offline = task.migration_type == "offline"
         self._settled = SettledMachine(self._name, self._source, self._target)
         self._phases = Phases()
         self._notes: list[str] = []
@@ -75,14 +76,14 @@ class MachineMigration:
             if not failure and found.place == "unknown":
                 self._notes.append(found.details)
                 found = MachinePlace("there")
-            if found.place != "here" or attempts > self._order.retries:
+            if found.place != "here" or attempts > (self._task.retries or 0):
                 break
             logger.info("migfra: %s: attempt %d: %s", self._name, attempts, failure)
             time.sleep(_AGAIN_AFTER)
         if found.place == "there":
             if failure:
                 self._pin()
-            if self._order.measures_time and not self._is_offline:
+            if self._task.measures_time and not self._is_offline:
                 self._phases.durations |= self._target.statistics(self._name)
         self._resume(found)
         if found.place == "there":
@@ -114,7 +115,7 @@ class MachineMigration:
         state = self._source.require(self._name)
         if state.state != ("shut off" if self._is_offline else "running"):
             raise HypervisorError(f"Wrong domain state: {state.state}")
-        if self._is_offline and self._order.machine.hook_processes:
+        if self._is_offline and self._machine.hook_processes:
             raise HypervisorError("pscom-hook-procs: the machine is off")
         other = self._target.look(self._name)
         if other is not None and (other.is_active or other.uuid != state.uuid):
@@ -127,12 +128,12 @@ class MachineMigration:
         """Migrate once; return why it failed, or ""."""
         settings = self._operations.settings
         way = MigrationWay(
-            self._order.kind,
+            self._task.migration_type,
             uri=self._allow.migrate_uris.get(self._target.name, ""),
             bandwidth=self._allow.bandwidth,
             is_peer_to_peer=settings.peer_to_peer and self._source is self._operations.here,
             is_encrypted=settings.migration_tls,
-            arrives_paused=bool(self._order.machine.vcpu_map),
+            arrives_paused=bool(self._machine.vcpu_map),
         )
         limit = self._allow.migration_limit.seconds
         has_ended, is_late = threading.Event(), threading.Event()
@@ -156,7 +157,7 @@ class MachineMigration:
 
     def _pin(self) -> None:
         """Pin a machine that has arrived, and let it go on; note problems."""
-        vcpu_map = self._order.machine.vcpu_map
+        vcpu_map = self._machine.vcpu_map
         if not vcpu_map or self._is_offline:
             return
         with self._phases.measure("repin"):
@@ -172,11 +173,11 @@ class MachineMigration:
 
     def _hook(self, task: Literal["suspend", "resume"]) -> None:
         """Have pscom suspend or resume connections. Raise HypervisorError without answers."""
-        count = self._order.machine.hook_processes
+        count = self._machine.hook_processes
         if isinstance(count, int) and count:
             self._is_hooked = True
             with self._phases.measure(f"pscom-{task}-{self._name}"):
-                self._operations.requests.hook(task, self._name, count, self._order.task_id)
+                self._operations.requests.hook(task, self._name, count, self._task.id)
 
     def _detach(self) -> None:
         """Take the PCI devices that the policy names: a machine with one can't be migrated."""
@@ -231,5 +232,5 @@ class MachineMigration:
             host=where.name if where is not None and (is_active or found.place == "there") else "",
             state=state,
             process_id=process,
-            durations=self._phases.finish() if self._order.measures_time else {},
+            durations=self._phases.finish() if self._task.measures_time else {},
         )

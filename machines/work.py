@@ -12,7 +12,7 @@ from ccagent.agents.fast.messages import structures as fast
 from ccagent.errors import CcagentError
 from ccagent.machine.background import BackgroundCall
 from ccagent.machines.hypervisor import HypervisorError
-from ccagent.machines.migration import MachineMigration, MigrationOrder
+from ccagent.machines.migration import MachineMigration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,12 +120,11 @@ class MachineWork:
 
         For two, both hosts need free memory for the other's machine.
         """
-        order = _make_order(task, task.machine, task.destination)
-        first = MachineMigration(self._operations, order)
+        first = MachineMigration(self._operations, task, task.machine, task.destination)
         other = task.swap_with
         if other is None:
             return first.recover(_RESTARTED) if is_begun else first.run()
-        second = MachineMigration(self._operations, order._replace(machine=other), is_return=True)
+        second = MachineMigration(self._operations, task, other, task.destination, is_return=True)
         if is_begun:
             return join_swap(first.recover(_RESTARTED), second.recover(_RESTARTED))
         here, there = self._operations.here, self._operations.destinations[task.destination]
@@ -166,7 +165,7 @@ class MachineWork:
         for name, place in zip(names, choose_places(len(names), capacities, task), strict=True):
             machine = fast.MigratingMachine(name=name, hook_processes=task.hook_processes)
             if place:
-                migration = MachineMigration(self._operations, _make_order(task, machine, place))
+                migration = MachineMigration(self._operations, task, machine, place)
                 parts.append(Part([name], migration.run, migrates=True))
             else:
                 parts.append(_failing(name, _NONE_LEFT))
@@ -176,15 +175,6 @@ class MachineWork:
 def _failing(name: str, reason: str) -> Part:
     """Return the part of a task that fails without work."""
     return Part([], partial(make_failure, name, reason))
-
-
-def _make_order(
-    task: fast.MigrateMachine | fast.EvacuateNode, machine: fast.MigratingMachine, destination: str
-) -> MigrationOrder:
-    retries = task.retries or 0
-    return MigrationOrder(
-        machine, destination, task.migration_type, retries, task.measures_time, task.id
-    )
 
 
 def choose_places(count: int, capacities: dict[str, int], task: fast.EvacuateNode) -> list[str]:

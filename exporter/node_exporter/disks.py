@@ -73,8 +73,6 @@ _ATA = {
 class DiskCollector(Collector):
     """Requests, bytes and times of block devices."""
 
-    name = "diskstats"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._excluded = re.compile(settings.node_exporter.disk_exclude)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.metrics.readers.filesystem import LOCAL
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.exporter.collector import Collector, list_names, read_number, read_text
+from ccagent.exporter.collector import Collector, list_names, read_numbers, read_text
 from ccagent.exporter.exposition import counter, gauge
 from ccagent.machine.infiniband_ports import DEVICES
 from ccagent.machine.parsed import read_parsed
@@ -155,12 +155,8 @@ def read_infiniband(node: Node) -> Iterator[FamilyRows]:
         ports += [(device, port) for port in list_names(node, f"{DEVICES}/{device}/ports")]
     yield _INFO, infos
     for file, (family, factor) in _FAMILIES.items():
-        rows: list[tuple[Labels, float]] = []
-        for device, port in ports:
-            value = read_number(node, f"{DEVICES}/{device}/ports/{port}/{file}")
-            if value is not None:
-                rows.append(((device, port), value * factor))
-        yield family, rows
+        files = ((own, f"{DEVICES}/{own[0]}/ports/{own[1]}/{file}") for own in ports)
+        yield family, read_numbers(node, files, factor)
     # Example: `100 Gb/sec (4X EDR)`.
     for name, family, scale in (
         ("state", _STATE, 1), ("phys_state", _PHYSICAL, 1), ("rate", _RATE, 125_000_000),
@@ -205,8 +201,6 @@ _READ_ONLY_FLAG = 1
 
 class FilesystemCollector(Collector):
     """Size, free space and inodes by mount point."""
-
-    name = "filesystem"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)

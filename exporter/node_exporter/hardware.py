@@ -101,8 +101,6 @@ class _Value(NamedTuple):
 class HwmonCollector(Collector):
     """All hwmon sensors. New sensors are found within a minute."""
 
-    name = "hwmon"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._families: dict[str, Family] = {}
@@ -211,8 +209,6 @@ _EDAC_FAMILIES = tuple(
 
 class EdacCollector(Collector):
     """Memory errors by controller, row and channel. New ones are found within a minute."""
-
-    name = "edac"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
@@ -371,8 +367,6 @@ _ZONE_NAME = re.compile(r"([a-z]+)(?:-([0-9]+))?(?:-die-[0-9]+)?", re.ASCII)
 
 class RaplCollector(Collector):
     """Energy by RAPL zone. Wraps of the hardware's counters are added up."""
-
-    name = "rapl"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)

@@ -9,7 +9,13 @@ from operator import lt
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.exporter.collector import Collector, list_names, read_number, read_text
+from ccagent.exporter.collector import (
+    Collector,
+    list_names,
+    read_number,
+    read_numbers,
+    read_text,
+)
 from ccagent.exporter.exposition import Columns, Family, counter, gauge, name_family
 from ccagent.log import logger
 from ccagent.machine.counters import hold_cpu_times
@@ -65,8 +71,6 @@ _IDLE = slice(CPU_STATES.index("idle"), CPU_STATES.index("idle") + 1)
 
 class CpuCollector(Collector):
     """Seconds of each CPU by mode. They never decrease, except after a CPU was offline."""
-
-    name = "cpu"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
@@ -300,12 +304,10 @@ _GOVERNOR = gauge(
 class CpufreqCollector(Collector):
     """Frequencies of hwthreads in /sys/devices/system/cpu/cpu*/cpufreq, where the unit is kHz."""
 
-    name = "cpufreq"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._names: list[str] = []
-        self._paths: dict[Family, list[tuple[str, Labels]]] = {}
+        self._paths: dict[Family, list[tuple[Labels, str]]] = {}
         self._governors: list[tuple[str, str, list[str]]] = []
         self._listed_before = 0
 
@@ -319,12 +321,7 @@ class CpufreqCollector(Collector):
             self._paths = _list_frequencies(node, names)
             self._governors = [*_list_governors(node, names)]
         for family, paths in self._paths.items():
-            rows: list[tuple[Labels, float]] = []
-            for path, labels in paths:
-                value = read_number(files, path)
-                if value is not None:
-                    rows.append((labels, value * 1000))
-            yield family, rows
+            yield family, read_numbers(files, paths, 1000)
         chosen = [(cpu, read_text(files, path), known) for path, cpu, known in self._governors]
         yield (
             _GOVERNOR,
@@ -346,14 +343,14 @@ def _list_governors(node: Node, names: list[str]) -> Iterator[tuple[str, str, li
             yield f"{directory}/scaling_governor", name[3:], known
 
 
-def _list_frequencies(node: Node, names: list[str]) -> dict[Family, list[tuple[str, Labels]]]:
+def _list_frequencies(node: Node, names: list[str]) -> dict[Family, list[tuple[Labels, str]]]:
     """Return the files of frequencies and their labels, by family."""
-    found: dict[Family, list[tuple[str, Labels]]] = {each: [] for each in _FREQUENCY.values()}
+    found: dict[Family, list[tuple[Labels, str]]] = {each: [] for each in _FREQUENCY.values()}
     for name in sorted(each for each in names if each[:3] == "cpu" and each[3:].isdigit()):
         directory = f"{CPUS}/{name}/cpufreq"
         labels = (name[3:],)
         for file in _FREQUENCY.keys() & list_names(node, directory):
-            found[_FREQUENCY[file]].append((f"{directory}/{file}", labels))
+            found[_FREQUENCY[file]].append((labels, f"{directory}/{file}"))
     return found
 
 

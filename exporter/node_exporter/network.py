@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.exporter.collector import Collector, read_number, read_text
+from ccagent.exporter.collector import Collector, read_number, read_numbers, read_text
 from ccagent.exporter.exposition import counter, gauge, untyped
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import (
@@ -59,8 +59,6 @@ _CLASS = "sys/class/net"
 class NetdevCollector(Collector):
     """Bytes, packets, errors and drops by interface."""
 
-    name = "netdev"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._excluded = re.compile(settings.node_exporter.network_exclude)
@@ -80,12 +78,8 @@ class NetdevCollector(Collector):
                 devices.append((name,))
         for family, column in zip(_TRAFFIC, zip(*numbers, strict=True), strict=False):
             yield family, zip(devices, column, strict=True)
-        rows: list[tuple[Labels, float]] = []
-        for device in devices:
-            value = read_number(node, f"{_CLASS}/{device[0]}/statistics/rx_nohandler")
-            if value is not None:
-                rows.append((device, value))
-        yield _NO_HANDLER, rows
+        files = ((own, f"{_CLASS}/{own[0]}/statistics/rx_nohandler") for own in devices)
+        yield _NO_HANDLER, read_numbers(node, files)
 
 
 _PROPERTIES: dict[str, tuple[str, int]] = {
@@ -128,8 +122,6 @@ _INFO = gauge(
 class NetclassCollector(Collector):
     """Properties of interfaces: state, carrier, MTU, speed, addresses."""
 
-    name = "netclass"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._places: dict[str, int] | None = None
@@ -149,13 +141,10 @@ class NetclassCollector(Collector):
                 file: [((name,), f"{_CLASS}/{name}/{file}") for name in places]
                 for file in _CLASS_FAMILIES
             }
-        rows: dict[str, list[tuple[Labels, float]]] = {}
-        for file, (_, factor) in _CLASS_FAMILIES.items():
-            rows[file] = [
-                (device, value * factor)
-                for device, path in self._paths[file]
-                if (value := read_number(files, path)) is not None
-            ]
+        rows = {
+            file: read_numbers(files, self._paths[file], factor)
+            for file, (_, factor) in _CLASS_FAMILIES.items()
+        }
         devices = [device for device, _ in rows["mtu"]]
         words = [
             [read_text(files, f"{_CLASS}/{device}/{name}") for name in _WORDS]

@@ -231,23 +231,19 @@ def read_selinux(node: Node) -> Iterator[FamilyRows]:
 
 
 _DMI = {
-    "bios_date": "bios_date", "bios_release": "bios_release", "bios_vendor": "bios_vendor",
-    "bios_version": "bios_version", "board_asset_tag": "board_asset_tag",
-    "board_name": "board_name", "board_serial": "board_serial", "board_vendor": "board_vendor",
-    "board_version": "board_version", "chassis_asset_tag": "chassis_asset_tag",
-    "chassis_serial": "chassis_serial", "chassis_vendor": "chassis_vendor",
-    "chassis_version": "chassis_version", "product_family": "product_family",
-    "product_name": "product_name", "product_serial": "product_serial",
-    "product_sku": "product_sku", "product_uuid": "product_uuid",
-    "product_version": "product_version", "sys_vendor": "system_vendor",
+    name: name.replace("sys_", "system_")
+    for name in (
+        "bios_date", "bios_release", "bios_vendor", "bios_version", "board_asset_tag",
+        "board_name", "board_serial", "board_vendor", "board_version", "chassis_asset_tag",
+        "chassis_serial", "chassis_vendor", "chassis_version", "product_family", "product_name",
+        "product_serial", "product_sku", "product_uuid", "product_version", "sys_vendor",
+    )
 }  # fmt: skip
 """Labels by file name in /sys/class/dmi/id."""
 
 
 class DmiCollector(Collector):
     """Names and versions of hardware and firmware, read once."""
-
-    name = "dmi"
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)

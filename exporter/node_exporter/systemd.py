@@ -64,8 +64,6 @@ class Unit(NamedTuple):
 class SystemdCollector(Collector):
     """State of systemd and of its units in memory."""
 
-    name = "systemd"
-
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._types: dict[str, str] = {}

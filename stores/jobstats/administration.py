@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import msgspec
 import psycopg
@@ -19,7 +17,7 @@ from ccagent.net.tls import make_unverified_context
 from ccagent.net.urls import Server
 from ccagent.senders import describe_sender
 from ccagent.stores.database import Database, DatabaseAwayError, describe_error
-from ccagent.stores.jobstats.embedded import EmbeddedPostgres
+from ccagent.stores.jobstats.embedded import EmbeddedPostgres, find_running
 from ccagent.stores.jobstats.housekeeping import keep_house
 from ccagent.stores.jobstats.migrating import (
     MIGRATIONS,
@@ -61,8 +59,7 @@ def open_connection(
                 url = postgres.url
             except LockedError:
                 # The store is running, with its PostgreSQL.
-                sockets = os.path.join(os.path.abspath(settings.data), "socket")
-                url = f"postgresql://ccagent@/jobstats?host={quote(sockets, safe='')}"
+                url = find_running(settings.data)
         database = Database(url, connections=1, password_file=settings.password_file)
         with _connect(database, patient=postgres is not None) as connection:
             yield connection
@@ -179,19 +176,13 @@ def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
     ], True
 
 
-@contextlib.contextmanager
-def _connect(
-    database: Database, *, patient: bool
-) -> Generator[psycopg.Connection[Any], None, None]:
-    """Connect. patient: retry while a server is starting."""
+def _connect(database: Database, *, patient: bool) -> psycopg.Connection[Any]:
+    """Connect. patient: retry while a server is starting. Raise DatabaseAwayError."""
     deadline = time.monotonic() + (_START_WITHIN if patient else 0.0)
     while True:
         try:
-            connection = database.connect_alone()
-            break
+            return database.connect_alone()
         except DatabaseAwayError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
-    with connection:
-        yield connection

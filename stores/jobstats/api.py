@@ -25,17 +25,23 @@ from ccagent.stores.database import DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.bodies import BodyError, BodyLimits
 from ccagent.stores.jobstats.export_query import parse_export
 from ccagent.stores.jobstats.job_records import RefusedEnvelopeError
-from ccagent.stores.jobstats.live import parse_live
+from ccagent.stores.jobstats.live import find_live, parse_live
+from ccagent.stores.jobstats.queries import find_job, find_top
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_top
 from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.tokens import LoginRefusedError, RoleRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+    from typing import TypeVar
 
     from ccagent.stores.jobstats.ingest import StoredArray
+    from ccagent.stores.jobstats.refusals import SenderRights
     from ccagent.stores.jobstats.service import JobstatsService
     from ccagent.stores.jobstats.tokens import TokenRole, TokenTable
+
+    Q = TypeVar("Q")
+    R = TypeVar("R")
 
 
 _GAUGES = frozenset({"ready", "uptime_seconds", "series_cached", "body_bytes", "resident_bytes"})
@@ -124,7 +130,7 @@ class JobstatsApi:
         if kind not in _POSTED:
             reason = "post arrays to /lustre, points to /write, envelopes of jobs to /job"
             return _answer(404, {"error": reason})
-        sender = self._login(request, _POSTED[kind])
+        rights = self._login(request, _POSTED[kind])
         headers = request.headers
         body = await self._bodies.read(
             request.stream(),
@@ -135,14 +141,10 @@ class JobstatsApi:
         try:
             if kind == "job":
                 count = await loop.run_in_executor(
-                    self._writers, self._service.store_jobs, body, _identity(request, None)
+                    self._writers, self._service.store_jobs, body, _identity(request)
                 )
                 return _answer(200, {"jobs": count})
-            limits = (
-                sender,
-                self._tokens.targets(request.headers.get("authorization", "")),
-                _identity(request, sender),
-            )
+            limits = rights, _identity(request, rights.server)
             if kind == "write":
                 decoded = await loop.run_in_executor(
                     self._writers, self._service.store_states, body, *limits
@@ -192,18 +194,18 @@ class JobstatsApi:
     async def _top(self, request: Request) -> Response:
         self._login(request, "reader")
         wanted = parse_top(dict(request.query_params), datetime.now(UTC))
-        return _answer(200, await self._read(lambda: self._service.top(wanted)))
+        return _answer(200, await self._ask(find_top, wanted))
 
     async def _live(self, request: Request) -> Response:
         self._login(request, "reader")
         wanted = parse_live(dict(request.query_params), datetime.now(UTC))
-        return _answer(200, await self._read(lambda: self._service.live(wanted)))
+        return _answer(200, await self._ask(find_live, wanted))
 
     async def _job(self, request: Request) -> Response:
         self._login(request, "reader")
         job = request.path_params["job"]
         wanted = parse_job(job, dict(request.query_params), datetime.now(UTC))
-        found = await self._read(lambda: self._service.job(wanted))
+        found = await self._ask(find_job, wanted)
         if found is None:
             return _answer(404, {"error": f"no job {printable(job[:64])}"})
         return _answer(200, found)
@@ -225,7 +227,7 @@ class JobstatsApi:
             raise
         return StreamingResponse(self._rest(first, pieces), media_type="text/csv")
 
-    async def _rest(self, first: bytes, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    async def _rest(self, first: bytes, pieces: Generator[bytes]) -> AsyncIterator[bytes]:
         """Yield the pieces of an export, within a time limit."""
         try:
             async with asyncio.timeout(_LONGEST_EXPORT):
@@ -234,7 +236,7 @@ class JobstatsApi:
                     yield piece
         finally:
             self._exports -= 1
-            await asyncio.to_thread(self._service.end_export, pieces)
+            await asyncio.to_thread(pieces.close)
 
     async def _status(self, request: Request) -> Response:
         self._login(request, "reader")
@@ -251,10 +253,11 @@ class JobstatsApi:
             media_type="text/plain; version=0.0.4",
         )
 
-    async def _read(self, query: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, query)
+    async def _ask(self, query: Callable[[psycopg.Connection[Any], Q], R], wanted: Q) -> R:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._service.ask, query, wanted)
 
-    def _login(self, request: Request, role: TokenRole) -> str | None:
+    def _login(self, request: Request, role: TokenRole) -> SenderRights:
         return self._tokens.check(request.headers.get("authorization", ""), role)
 
     def _guard(
@@ -269,7 +272,7 @@ class JobstatsApi:
                 return Response(status_code=400)
             except Exception as error:  # noqa: BLE001 - one request must not end the store
                 if isinstance(error, LoginRefusedError | RoleRefusedError | BodyError):
-                    self._service.count_refused_request(_identity(request, None))
+                    self._service.count_refused_request(_identity(request))
                 return self._explain(error, request)
 
         return guarded
@@ -292,13 +295,13 @@ class JobstatsApi:
             case RoleRefusedError():
                 return _answer(403, reason)
             case RefusedArrayError():
-                self._service.count_refused(len(error.records), _identity(request, None))
+                self._service.count_refused(len(error.records), _identity(request))
                 logger.warning(
                     "%s: refused an array: %s", _client(request), error, key="jobstats arrays"
                 )
                 return _answer_refused(error)
             case RefusedEnvelopeError():
-                self._service.count_refused(1, _identity(request, None))
+                self._service.count_refused(1, _identity(request))
                 logger.warning("%s: refused jobs: %s", _client(request), error, key="jobstats jobs")
                 return _answer(422, reason)
             case QueryError():
@@ -341,7 +344,7 @@ def _answer_refused(error: RefusedArrayError) -> Response:
     return _answer(400, {"error": f"unable to parse: {error.reason}", "records": records})
 
 
-def _identity(request: Request, sender: str | None) -> str:
+def _identity(request: Request, sender: str | None = None) -> str:
     """Return whom a request is counted for: the server of its token, or its address."""
     return f"server {sender}" if sender is not None else f"address {network(_client(request))}"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -16,7 +18,7 @@ from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
 from ccagent.net.urls import server_of_url, split_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from typing import TypeVar
 
     import psycopg
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.live import LiveAnswer
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
 
-    T = TypeVar("T")
+    Q = TypeVar("Q")
+    R = TypeVar("R")
 
 _SECONDS = 120.0
 _LARGEST = 256 << 20
@@ -47,14 +50,11 @@ class StorePlace(NamedTuple):
 
 def ask_top(place: StorePlace, values: dict[str, str]) -> TopAnswer:
     """Return the groups with the largest sums. Raise ConfigurationError, UnansweredError."""
+    from ccagent.stores.jobstats.queries import TopAnswer, find_top
+    from ccagent.stores.jobstats.query_request import parse_top
+
     if place.database:
-        from ccagent.stores.jobstats.queries import find_top
-        from ccagent.stores.jobstats.query_request import parse_top
-
-        request = _parsed(lambda: parse_top(values, datetime.now(UTC)))
-        return _ask_database(place, lambda connection: find_top(connection, request))
-    from ccagent.stores.jobstats.queries import TopAnswer
-
+        return _ask_database(place, values, parse_top, find_top)
     return _decode(_ask_store(place, "/top", values), TopAnswer)
 
 
@@ -63,21 +63,17 @@ def ask_live(place: StorePlace, values: dict[str, str]) -> LiveAnswer:
     from ccagent.stores.jobstats.live import LiveAnswer, find_live, parse_live
 
     if place.database:
-        request = _parsed(lambda: parse_live(values, datetime.now(UTC)))
-        return _ask_database(place, lambda connection: find_live(connection, request))
+        return _ask_database(place, values, parse_live, find_live)
     return _decode(_ask_store(place, "/live", values), LiveAnswer)
 
 
 def ask_job(place: StorePlace, job: str, values: dict[str, str]) -> JobAnswer | None:
     """Return the I/O of a job; None if unknown. Raise ConfigurationError, UnansweredError."""
+    from ccagent.stores.jobstats.queries import JobAnswer, find_job
+    from ccagent.stores.jobstats.query_request import parse_job
+
     if place.database:
-        from ccagent.stores.jobstats.queries import find_job
-        from ccagent.stores.jobstats.query_request import parse_job
-
-        request = _parsed(lambda: parse_job(job, values, datetime.now(UTC)))
-        return _ask_database(place, lambda connection: find_job(connection, request))
-    from ccagent.stores.jobstats.queries import JobAnswer
-
+        return _ask_database(place, values, partial(parse_job, job), find_job)
     body = _ask_store(
         place, f"/job/{quote(job, safe='', errors='surrogateescape')}", values, unknown=404
     )
@@ -89,47 +85,46 @@ def read_export(place: StorePlace, values: dict[str, str]) -> Iterator[bytes]:
     if not place.database:
         yield from _stream(place, "/export", values)
         return
-    import psycopg
-
-    from ccagent.stores.database import (
-        DatabaseAwayError,
-        connect,
-        describe_database,
-        make_database_conninfo,
-    )
     from ccagent.stores.jobstats.export_query import export_rows, parse_export
 
-    request = _parsed(lambda: parse_export(values, datetime.now(UTC)))
-    conninfo = make_database_conninfo(place.database, place.password_file)
-    try:
-        with connect(conninfo, describe_database(conninfo)) as connection:
+    with _explained():
+        request = parse_export(values, datetime.now(UTC))
+        with _connect(place) as connection:
             yield from export_rows(connection, request)
-    except DatabaseAwayError as error:
-        raise UnansweredError(str(error)) from None
-    except psycopg.Error as error:
-        raise _explain(error) from None
 
 
-def _ask_database(place: StorePlace, query: Callable[[Any], T]) -> T:
-    import psycopg
-
-    from ccagent.stores.database import (
-        DatabaseAwayError,
-        connect,
-        describe_database,
-        make_database_conninfo,
-    )
-    from ccagent.stores.jobstats.query_request import QueryError
+def _ask_database(
+    place: StorePlace,
+    values: dict[str, str],
+    parse: Callable[[dict[str, str], datetime], Q],
+    find: Callable[[psycopg.Connection[Any], Q], R],
+) -> R:
     from ccagent.stores.jobstats.service import begin_reading
 
-    conninfo = make_database_conninfo(place.database, place.password_file)
-    try:
-        with (
-            connect(conninfo, describe_database(conninfo)) as connection,
-            connection.transaction(),
-        ):
+    with _explained():
+        request = parse(values, datetime.now(UTC))
+        with _connect(place) as connection, connection.transaction():
             begin_reading(connection, place.seconds)
-            return query(connection)
+            return find(connection, request)
+
+
+def _connect(place: StorePlace) -> psycopg.Connection[Any]:
+    from ccagent.stores.database import connect, describe_database, make_database_conninfo
+
+    conninfo = make_database_conninfo(place.database, place.password_file)
+    return connect(conninfo, describe_database(conninfo))
+
+
+@contextlib.contextmanager
+def _explained() -> Generator[None]:
+    """Turn the errors of a query of the database into UnansweredError or ConfigurationError."""
+    import psycopg
+
+    from ccagent.stores.database import DatabaseAwayError
+    from ccagent.stores.jobstats.query_request import QueryError
+
+    try:
+        yield
     except DatabaseAwayError as error:
         raise UnansweredError(str(error)) from None
     except QueryError as error:
@@ -223,18 +218,8 @@ def _reason(connection: HttpConnection, error: Exception) -> str:
     return f"{text}: is the store running?" if text == "connection refused" else text
 
 
-def _decode(body: bytes | None, kind: type[T]) -> T:
+def _decode(body: bytes | None, kind: type[R]) -> R:
     try:
         return msgspec.json.decode(body or b"", type=kind)
     except msgspec.MsgspecError as error:
         raise UnansweredError(f"not a response of a jobstats store: {error}") from None
-
-
-def _parsed(parse: Callable[[], T]) -> T:
-    """Parse parameters. Raise ConfigurationError for invalid ones."""
-    from ccagent.stores.jobstats.query_request import QueryError
-
-    try:
-        return parse()
-    except QueryError as error:
-        raise ConfigurationError(str(error)) from None

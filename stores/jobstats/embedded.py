@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from typing import Any
 from urllib.parse import quote
 
 from ccagent.errors import ConfigurationError, NotPermittedError
@@ -26,6 +27,8 @@ _DATABASE = "jobstats"
 _ROLE = "ccagent"
 _LONGEST_SOCKET = 90
 """Maximum bytes of a socket's directory. A socket's path has at most 107 bytes."""
+_SOCKETS_LINE = 4
+"""Line of postmaster.pid with the directory of the socket, from 0."""
 _SHORT_LIFE = 10.0
 _MOST_SHORT_LIVES = 3
 _END_WITHIN = 60.0
@@ -60,7 +63,7 @@ class EmbeddedPostgres:
         self._make_data()
         self._lock = Lock(os.path.join(self._data, "lock"), "data")
         self._sockets = ""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         self._connections = connections + 10
         self._started = 0.0
         self._short_lives = 0
@@ -80,7 +83,7 @@ class EmbeddedPostgres:
     @property
     def url(self) -> str:
         """The URL of the database."""
-        return f"postgresql://{_ROLE}@/{_DATABASE}?host={quote(self._sockets, safe='')}"
+        return _url(self._sockets)
 
     def check(self) -> None:
         """Start PostgreSQL again if it has ended. Call from the thread that started it.
@@ -171,20 +174,17 @@ class EmbeddedPostgres:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self._cluster,
-            env=self._programs.environment(),
             # Ctrl-C in a terminal must only reach the store, which first finishes its work.
             start_new_session=True,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of libc, which is loaded
-            user=self._programs.uid,
-            group=self._programs.gid,
-            extra_groups=self._programs.groups,
+            **self._programs.options(),
         )
 
     def _end_earlier(self) -> None:
         """Stop a server that outlived a killed store. Do not stop another process with its pid."""
         path = os.path.join(self._cluster, "postmaster.pid")
         try:
-            number = _read_number(path)
+            number = int(_read_state(path)[0])
             directory = os.stat(f"/proc/{number}/cwd")
         except (OSError, ValueError):
             return
@@ -218,7 +218,7 @@ class EmbeddedPostgres:
         try:
             os.mkdir(path, 0o700)
             if os.geteuid() == 0:
-                os.chown(path, self._user.uid, self._user.gid, follow_symlinks=False)
+                os.chown(path, self._user.pw_uid, self._user.pw_gid, follow_symlinks=False)
         except FileExistsError:
             pass
         except OSError as error:
@@ -232,7 +232,7 @@ class EmbeddedPostgres:
             return path
         path = tempfile.mkdtemp(prefix="ccagent-")
         if os.geteuid() == 0:
-            os.chown(path, self._user.uid, self._user.gid)
+            os.chown(path, self._user.pw_uid, self._user.pw_gid)
         return path
 
     def _write(self, path: str, text: str) -> None:
@@ -241,7 +241,7 @@ class EmbeddedPostgres:
 
     def _allowed_names(self) -> set[str]:
         """Return the system users who may use the database."""
-        return {self._user.name, *(("root",) if os.geteuid() == 0 else ())}
+        return {self._user.pw_name, *(("root",) if os.geteuid() == 0 else ())}
 
     def _last_words(self) -> str:
         """Return the last line of PostgreSQL's log."""
@@ -255,14 +255,27 @@ class EmbeddedPostgres:
         return printable(text.strip()) or "(empty)"
 
 
-def _read_number(path: str) -> int:
-    """Return the number in the first line of a file. Raise OSError, ValueError.
+def find_running(data: str) -> str:
+    """Return the URL of the database that another process runs. Raise ConfigurationError."""
+    path = os.path.join(os.path.abspath(data), "postgres", "postmaster.pid")
+    try:
+        return _url(_read_state(path)[_SOCKETS_LINE])
+    except (OSError, IndexError):
+        raise ConfigurationError(f"data: {data} is in use, but no PostgreSQL runs in it") from None
+
+
+def _url(sockets: str) -> str:
+    return f"postgresql://{_ROLE}@/{_DATABASE}?host={quote(sockets, safe='')}"
+
+
+def _read_state(path: str) -> list[str]:
+    """Return the lines of postmaster.pid. Raise OSError.
 
     The user who runs PostgreSQL owns the directory: do not follow links or wait for pipes.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return int(os.read(descriptor, 32).partition(b"\n")[0])
+        return os.fsdecode(os.read(descriptor, 8192)).split("\n")
     finally:
         os.close(descriptor)
 

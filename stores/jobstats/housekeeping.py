@@ -14,7 +14,12 @@ from ccagent.stores.jobstats.migrating import has_timescale, migrate
 from ccagent.stores.jobstats.operations import KINDS
 from ccagent.stores.jobstats.partitions import TimePartitions, drop_partitions
 from ccagent.stores.jobstats.sums import forget_sums
-from ccagent.stores.jobstats.timescale import apply_policies, drop_chunks
+from ccagent.stores.jobstats.timescale import (
+    apply_policies,
+    drop_chunks,
+    keep_option,
+    read_option,
+)
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -37,11 +42,6 @@ DELETE FROM {table}_last l WHERE timestamp < %s
     AND NOT EXISTS (
         SELECT FROM {table} o WHERE o.time_series_id = l.time_series_id AND o.server = l.server
     )
-"""
-_FIND_RULES = "SELECT value FROM store_options WHERE name = 'clusters'"
-_KEEP_RULES = """
-INSERT INTO store_options VALUES ('clusters', %s)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 _SET_CLUSTERS = """
 UPDATE metadata m SET cluster = n.name
@@ -86,8 +86,7 @@ def prepare_database(
 def _apply_clusters(connection: Connection[Any], clusters: ClusterRules) -> None:
     """Set the cluster of all series again, after the rules have changed."""
     with connection.transaction():
-        found = connection.execute(_FIND_RULES).fetchone()
-        if clusters.text == (found[0] if found else "{}"):
+        if clusters.text == (read_option(connection, "clusters") or "{}"):
             return
         rows = connection.execute(
             "SELECT time_series_id, target, nodename, format, cluster FROM metadata"
@@ -100,7 +99,7 @@ def _apply_clusters(connection: Connection[Any], clusters: ClusterRules) -> None
         for begin in range(0, len(changed), _BATCH):
             ids, names = zip(*changed[begin : begin + _BATCH], strict=True)
             connection.execute(_SET_CLUSTERS, [list(ids), list(names)])
-        connection.execute(_KEEP_RULES, [clusters.text])
+        keep_option(connection, "clusters", clusters.text)
     logger.info("clusters: the rules have changed, and %d series with them", len(changed))
 
 

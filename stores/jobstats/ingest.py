@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,16 +23,15 @@ from ccagent.stores.jobstats.timescale import allow_late_rows, lock_compressed_c
 from ccagent.stores.jobstats.usual_records import check_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from psycopg import Connection
 
     from ccagent.stores.database import Database
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.records import JobstatsObservation
-    from ccagent.stores.jobstats.refusals import RefusedRecord
+    from ccagent.stores.jobstats.refusals import RefusedRecord, SenderRights
     from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
+    from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -41,6 +41,7 @@ _AROUND = timedelta(days=2)
 """Time around disordered rows whose rows may be corrected."""
 _MOST_REFUSED = 1000
 """Maximum number of refused records in a response."""
+_PARTITION_ERRORS = (psycopg.errors.CheckViolation, psycopg.errors.UndefinedTable)
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
@@ -130,54 +131,35 @@ class _NewSeries:
 
 
 class ArrayIngest:
-    """Stores arrays. Thread-safe.
-
-    partitions: None with TimescaleDB. chunk: the length of its chunks. counts_first: true to count
-    the whole first record of a series.
-    """
+    """Stores arrays. Thread-safe. partitions: None with TimescaleDB."""
 
     def __init__(
         self,
         database: Database,
         cache: SeriesCache,
         partitions: TimePartitions | None,
-        *,
-        chunk: timedelta,
-        retention: timedelta,
-        future: timedelta,
-        most_records: int,
-        most_series: int = 500_000,
-        counts_first: bool = False,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        settings: JobstatsStoreSettings,
     ) -> None:
         self._database = database
         self._cache = cache
         self._partitions = partitions
-        self._chunk = chunk
-        self._retention = retention
-        self._future = future
-        self._most = most_records
-        self.budget = HourlyBudget(most_series, lambda: now().timestamp())
+        self._chunk = timedelta(seconds=settings.series.partition.seconds)
+        self._retention = timedelta(seconds=settings.series.retention.seconds)
+        self._future = timedelta(seconds=settings.limits.future.seconds)
+        self._most = settings.limits.records
+        self.budget = HourlyBudget(settings.limits.new_series, time.time)
         """New series of a sender for a server."""
-        self._counts_first = counts_first
-        self._now = now
+        self._counts_first = settings.first == "count"
         self.counters = ArrayCounters()
 
-    def store(
-        self,
-        body: bytes,
-        sender: str | None,
-        targets: tuple[str, ...] = (),
-        identity: str = "",
-    ) -> StoredArray:
+    def store(self, body: bytes, rights: SenderRights, identity: str) -> StoredArray:
         """Store the valid records of an array in one transaction. A repetition changes nothing.
 
-        sender: the only accepted server; None: any. targets: patterns of the only accepted
-        targets; empty: any. identity: of the sender, for its budget of new series. Raise
-        RefusedArrayError if no record is valid, DatabaseAwayError.
+        rights, identity: of the sender; it has a budget of new series. Raise RefusedArrayError if
+        no record is valid, DatabaseAwayError.
         """
-        now = self._now()
-        checked = check_array(body, self._most, sender, now + self._future, targets)
+        now = datetime.now(UTC)
+        checked = check_array(body, self._most, rights, now + self._future)
         observations, refused = checked.observations, checked.refused
         total = len(observations) + len(refused)
         _refuse_all(total, refused, is_forbidden=checked.is_forbidden)
@@ -189,15 +171,18 @@ class ArrayIngest:
         if kept:
             try:
                 stored, updated, unknown, over = self._store(kept, new)
-                refused += unknown
-                if not over:
-                    _refuse_all(total, refused)
-            except (psycopg.errors.CheckViolation, psycopg.errors.UndefinedTable) as error:
+            except BaseException as error:
+                new.give_back()
+                if not isinstance(error, _PARTITION_ERRORS):
+                    raise
                 # Another process has dropped a partition or chunk. The next attempt creates it
                 # again.
                 if self._partitions is not None:
                     self._partitions.forget()
                 raise DatabaseAwayError("database: a partition is missing") from error
+            refused += unknown
+            if not over:
+                _refuse_all(total, refused)
         counters = self.counters
         counters.arrays += 1
         repeated = total - len(refused) - expired - stored
@@ -216,20 +201,11 @@ class ArrayIngest:
     def _store(
         self, observations: list[JobstatsObservation], new: _NewSeries
     ) -> tuple[int, int, list[RefusedRecord], int]:
-        """Store observations, or give back what they have taken from the budget."""
-        try:
-            return self._store_admitted(observations, new)
-        except BaseException:
-            new.give_back()
-            raise
-
-    def _store_admitted(
-        self, observations: list[JobstatsObservation], new: _NewSeries
-    ) -> tuple[int, int, list[RefusedRecord], int]:
         """Return the numbers of new and of corrected rows, refused records, those beyond the limit.
 
         Refused are records of others' series, and of new series beyond the limit.
         """
+        partitions = self._partitions
         times = {each.timestamp for each in observations}
         stored = updated = 0
         with self._database.connection() as connection:
@@ -237,11 +213,9 @@ class ArrayIngest:
             # Serialize repeated arrays, and rows that follow each other, by server.
             for server in sorted({each.server for each in observations}):
                 connection.execute(_LOCK, [server])
-            if self._partitions is None and min(times) < self._begin_of_chunk():
+            if partitions is None and min(times) < self._begin_of_chunk():
                 lock_compressed_chunks(connection)
-            makes_partitions = self._partitions is not None and not self._partitions.is_known(times)
-            if makes_partitions and self._partitions is not None:
-                self._partitions.ensure(connection, times)
+            has_new = partitions is not None and partitions.ensure(connection, times)
             series, unknown, over = self._cache.find(connection, observations, new.admit)
             if unknown:
                 numbers = {each.number for each in unknown}
@@ -253,19 +227,19 @@ class ArrayIngest:
                         kind,
                         rows,
                         counts_first=self._counts_first,
-                        is_timescale=self._partitions is None,
+                        is_timescale=partitions is None,
                     )
                     stored += inserted
                     updated += changed
         self.counters.contradicted += self._cache.remember(series)
-        if makes_partitions and self._partitions is not None:
+        if has_new and partitions is not None:
             with self._database.connection() as connection:
-                self._partitions.remember(connection)
+                partitions.remember(connection)
         return stored, updated, unknown, over
 
     def _begin_of_chunk(self) -> datetime:
         """Return the begin of the current chunk. Policies compress only older ones."""
-        now = self._now()
+        now = datetime.now(UTC)
         return now - (now - _EPOCH) % self._chunk
 
 

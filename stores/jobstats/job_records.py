@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _decode = msgspec.json.Decoder(JobsEnvelope).decode
 _LARGEST_ID = 2**63 - 1
+_LONGEST = 1024
+"""Maximum bytes of a text. The rest is left out."""
 _UPSERT = """
 INSERT INTO jobs (
     cluster, job_id, user_name, account, partition, job_name, state, submit_time, start_time,
@@ -97,16 +99,18 @@ def find_shared_ids(connection: Connection[Any]) -> SharedJobIds:
 
 
 def _row(cluster: str, job: SlurmJob, reported: datetime) -> tuple[Any, ...]:
-    texts = (cluster, job.user_name, job.account, job.partition, job.job_name, job.job_state)
-    if any("\0" in text or len(text.encode()) > 1024 for text in texts):
-        raise RefusedEnvelopeError(f"job {job.job_id}: a text with NUL, or longer than 1024 bytes")
     if not 0 <= job.job_id <= _LARGEST_ID:
         raise RefusedEnvelopeError(f"job {job.job_id}: not a job id")
+    texts = (job.user_name, job.account, job.partition, job.job_name)
     return (
-        cluster, job.job_id, job.user_name or None, job.account or None, job.partition or None,
-        job.job_name or None, job.job_state, _time(job.submit_time), _time(job.start_time),
-        _time(job.end_time), reported,
+        _fit(cluster), job.job_id, *(_fit(text) or None for text in texts), _fit(job.job_state),
+        _time(job.submit_time), _time(job.start_time), _time(job.end_time), reported,
     )  # fmt: skip
+
+
+def _fit(text: str) -> str:
+    """Return what PostgreSQL can store of a text: users choose the names of jobs."""
+    return text.replace("\0", "\ufffd").encode()[:_LONGEST].decode("utf-8", "ignore")
 
 
 def _began(row: tuple[Any, ...]) -> float:

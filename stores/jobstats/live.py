@@ -28,8 +28,8 @@ from ccagent.stores.jobstats.query_request import (
     check_names,
     parse_duration,
     parse_filters,
+    parse_limit,
     parse_moment,
-    parse_number,
 )
 from ccagent.stores.jobstats.sums import find_pieces
 from ccagent.stores.jobstats.target_state import TargetState, find_states
@@ -137,7 +137,7 @@ def parse_live(values: Mapping[str, str], now: datetime) -> LiveRequest:
         at,
         parse_duration("window", values.get("window") or "5m"),
         sort,
-        parse_number(values, "limit", 20, 1000),
+        parse_limit(values, 1000),
         parse_filters(values),
     )
 
@@ -355,18 +355,16 @@ def _describe_targets(
     parts: Sequence[_Part], before: Mapping[str, float], states: Mapping[str, TargetState]
 ) -> list[LiveTarget]:
     """Return the rates of each target, by name."""
-    sums: dict[str, defaultdict[str, float]] = {}
-    seconds: dict[str, float] = {}
-    kinds: dict[str, TargetKind] = {}
+    by_target: defaultdict[str, list[_Part]] = defaultdict(list)
     for part in parts:
-        rates = sums.setdefault(part.target, defaultdict(float))
-        for name, value in part.values.items():
-            rates[name] += value
-        kinds[part.target] = part.kind
-        seconds[part.target] = max(seconds.get(part.target, 0.0), part.seconds)
+        by_target[part.target].append(part)
     found: list[LiveTarget] = []
-    for target, rates in sorted(sums.items()):
-        is_ost = kinds[target] == "ost"
+    for target, own in sorted(by_target.items()):
+        rates: defaultdict[str, float] = defaultdict(float)
+        for part in own:
+            for name, value in part.values.items():
+                rates[name] += value
+        is_ost = own[0].kind == "ost"
         transferred = rates["read_bytes"] + rates["write_bytes"]
         counted = COLUMNS["ost"][2:] if is_ost else METADATA
         operations = sum(rates[name] for name in counted)
@@ -374,7 +372,7 @@ def _describe_targets(
         found.append(
             LiveTarget(
                 target,
-                seconds[target],
+                max(part.seconds for part in own),
                 rates["read_bytes"],
                 rates["write_bytes"],
                 operations,

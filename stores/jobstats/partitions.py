@@ -41,11 +41,14 @@ class TimePartitions:
         self._width = timedelta(seconds=seconds)
         self._covered: list[tuple[datetime, datetime]] = []
 
-    def ensure(self, connection: Connection[Any], times: Iterable[datetime]) -> None:
-        """Create missing partitions for these times, in the connection's transaction."""
+    def ensure(self, connection: Connection[Any], times: Iterable[datetime]) -> bool:
+        """Create missing partitions for these times, in the connection's transaction.
+
+        Return whether a partition is not cached: call `remember` after the commit.
+        """
         missing = {self._start(time) for time in times if not self._is_covered(time)}
         if not missing:
-            return
+            return False
         # One process at a time. Partitions that another process has just created are visible.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('partitions', 0))")
         for table in _TABLES:
@@ -55,6 +58,7 @@ class TimePartitions:
                 if start < end:
                     _create(connection, table, start, end)
                     covered.append(("", start, end))
+        return True
 
     def remember(self, connection: Connection[Any]) -> None:
         """Cache the committed partitions."""
@@ -67,10 +71,6 @@ class TimePartitions:
     def ensure_ahead(self, connection: Connection[Any], now: datetime) -> None:
         """Create the present partition and the next two."""
         self.ensure(connection, [now + each * self._width for each in range(3)])
-
-    def is_known(self, times: Iterable[datetime]) -> bool:
-        """Return whether all these times are in cached partitions."""
-        return all(self._is_covered(time) for time in times)
 
     def _is_covered(self, time: datetime) -> bool:
         return any(start <= time < end for start, end in self._covered)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import subprocess
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any
 
 from ccagent.errors import ConfigurationError
 from ccagent.log import printable
@@ -15,35 +16,22 @@ from ccagent.machine.interpreter import install_command
 _LONGEST_RUN = 180.0
 
 
-class PostgresUser(NamedTuple):
-    """The system user who runs PostgreSQL. PostgreSQL refuses to run as root."""
-
-    name: str
-    uid: int
-    gid: int
-
-
 class PostgresPrograms:
-    """Runs programs as the user, without the store's environment."""
+    """Runs programs as a system user: PostgreSQL refuses to run as root."""
 
-    def __init__(self, directory: str, user: PostgresUser) -> None:
+    def __init__(self, directory: str, user: pwd.struct_passwd) -> None:
         self.directory = directory
         self.user = user
 
-    @property
-    def uid(self) -> int | None:
-        """User id for a program; None for the present user."""
-        return self.user.uid if os.geteuid() == 0 else None
+    def options(self) -> dict[str, Any]:
+        """Return the options of subprocess for a program of the user.
 
-    @property
-    def gid(self) -> int | None:
-        """Group id for a program; None for the present group."""
-        return self.user.gid if os.geteuid() == 0 else None
-
-    @property
-    def groups(self) -> list[int] | None:
-        """Supplementary groups for a program; as root none, else None (unchanged)."""
-        return [] if os.geteuid() == 0 else None
+        The environment is minimal, because the store's may contain secrets.
+        """
+        options: dict[str, Any] = {"env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}}
+        if os.geteuid() == 0:
+            options |= {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
+        return options
 
     def run(self, program: str, *arguments: str, text: str | None = None) -> str:
         """Run a program of the wheel, or a program with an absolute path. Return its stdout.
@@ -51,7 +39,7 @@ class PostgresPrograms:
         Raise ConfigurationError.
         """
         try:
-            done = subprocess.run(
+            done: subprocess.CompletedProcess[str] = subprocess.run(
                 [os.path.join(self.directory, program), *arguments],
                 input=text,
                 stdin=subprocess.DEVNULL if text is None else None,
@@ -61,10 +49,7 @@ class PostgresPrograms:
                 timeout=_LONGEST_RUN,
                 check=False,
                 cwd="/",
-                env=self.environment(),
-                user=self.uid,
-                group=self.gid,
-                extra_groups=self.groups,
+                **self.options(),
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigurationError(f"data: {program}: {error}") from None
@@ -80,21 +65,14 @@ class PostgresPrograms:
         if os.geteuid() != 0:
             return
         for path in (self.directory, data):
-            done = subprocess.run(
-                ["/bin/sh", "-c", 'cd "$1"', "sh", path],
-                stderr=subprocess.DEVNULL, check=False, cwd="/", env=self.environment(),
-                user=self.uid, group=self.gid, extra_groups=self.groups,
-            )  # fmt: skip
-            if done.returncode:
+            try:
+                self.run("/bin/sh", "-c", 'cd "$1"', "sh", path)
+            except ConfigurationError:
                 raise ConfigurationError(
-                    f"data: the store of root runs PostgreSQL as user {self.user.name}, who can't "
-                    f"reach {path}: start the store as another user, or choose another directory"
-                )
-
-    @staticmethod
-    def environment() -> dict[str, str]:
-        """Return a minimal environment. The store's environment may contain secrets."""
-        return {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+                    f"data: the store of root runs PostgreSQL as user {self.user.pw_name}, who"
+                    f" can't reach {path}: start the store as another user, or choose another"
+                    " directory"
+                ) from None
 
 
 def find_programs() -> str:
@@ -110,37 +88,33 @@ def find_programs() -> str:
     )
 
 
-def choose_user(data: str, wanted: str) -> PostgresUser:
+def choose_user(data: str, wanted: str) -> pwd.struct_passwd:
     """Return the user who runs PostgreSQL. Raise ConfigurationError.
 
     As root, this is `wanted`, else the owner of the data, `postgres` or `nobody`.
     """
     if os.geteuid() != 0:
         try:
-            entry = pwd.getpwuid(os.geteuid())
+            return pwd.getpwuid(os.geteuid())
         except KeyError:
             raise ConfigurationError(
                 f"data: user {os.geteuid()} has no name on this system; PostgreSQL requires one"
             ) from None
-        return PostgresUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
     cluster = os.path.join(data, "postgres")
     owner = next((os.stat(path).st_uid for path in (cluster, data) if os.path.exists(path)), 0)
+    if owner and not wanted:
+        try:
+            return pwd.getpwuid(owner)
+        except KeyError:
+            raise ConfigurationError(
+                f"data: {data} belongs to user {owner}, who has no name on this system"
+            ) from None
     candidates = [wanted] if wanted else ["postgres", "nobody"]
-    try:
-        if owner and not wanted:
-            entry = pwd.getpwuid(owner)
-            return PostgresUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
-        for name in candidates:
-            try:
-                entry = pwd.getpwnam(name)
-            except KeyError:
-                continue
+    for name in candidates:
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
             if entry.pw_uid:
-                return PostgresUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
-    except KeyError:
-        raise ConfigurationError(
-            f"data: {data} belongs to user {owner}, who has no name on this system"
-        ) from None
+                return entry
     raise ConfigurationError(
         f"database-user: {' and '.join(candidates)}: no such user, or root: PostgreSQL refuses to "
         "run as root"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ccagent.config.command_options import HelpfulGroup
+from ccagent.stores.jobstats.query_request import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 
     from ccagent.stores.jobstats.client import StorePlace
 
-_BY = (
-    "job", "user", "node", "target", "executable", "cluster", "account", "project", "partition",
-)  # fmt: skip
-_LIVE = ("at", "window", "sort", "limit")
-_TOP = ("by", "sort", "columns", "limit")
 _FORMS = click.Choice(["table", "json", "csv"])
 
 
@@ -55,7 +51,7 @@ def jobstats() -> None:
 
 @jobstats.command()
 @_with_range
-@click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="Group by.")
+@click.option("--by", type=click.Choice(GROUPS), default="job", show_default=True, help="Group by.")
 @click.option(
     "--sort",
     metavar="OPERATION",
@@ -70,14 +66,14 @@ def jobstats() -> None:
     "wheres",
     metavar="NAME=VALUE",
     multiple=True,
-    help=f"Filter by {', '.join(_BY[:4])}, ...; repeatable.",
+    help=f"Filter by {', '.join(GROUPS[:4])}, ...; repeatable.",
 )
 @click.option("--format", "form", type=_FORMS, default="table", show_default=True)
 @_with_place
 def top(*, wheres: tuple[str, ...], form: Any, **options: Any) -> None:
     """List the largest jobs, users, nodes, targets, programs, accounts or partitions by I/O."""
-    values, place = _split(options)
-    values |= {name: str(options[name]) for name in _TOP if options[name]} | _filters(wheres)
+    values, place = _split(options, "by", "sort", "columns", "limit")
+    values |= _filters(wheres)
     from ccagent.stores.jobstats.client import ask_top
     from ccagent.stores.jobstats.tables import format_top
 
@@ -105,11 +101,8 @@ def top(*, wheres: tuple[str, ...], form: Any, **options: Any) -> None:
 @_with_place
 def live(*, every: str, once: bool, is_json: bool, wheres: tuple[str, ...], **options: Any) -> None:
     """Show who uses the file systems now: targets above, jobs below, the largest share first."""
-    values, place = _split(options)
+    values, place = _split(options, "at", "window", "sort", "limit")
     values |= _filters(wheres)
-    values |= {
-        name: str(options[name]) for name in ("at", "window", "sort", "limit") if options[name]
-    }
     import msgspec
 
     from ccagent.config.duration import Duration
@@ -123,7 +116,7 @@ def live(*, every: str, once: bool, is_json: bool, wheres: tuple[str, ...], **op
     answer = ask_live(place, values)
     if is_json:
         click.echo(msgspec.json.encode(answer))
-    elif once or options["at"] or not sys.stdout.isatty():
+    elif once or options["at"] or not (sys.stdin.isatty() and sys.stdout.isatty()):
         click.echo(format_live(answer), nl=False)
     else:
         from ccagent.stores.jobstats.live_screen import show_live
@@ -138,11 +131,9 @@ def live(*, every: str, once: bool, is_json: bool, wheres: tuple[str, ...], **op
 @click.option("--format", "form", type=_FORMS, default="table", show_default=True)
 @click.argument("job")
 @_with_place
-def job(job: str, *, series: bool, step: str | None, form: Any, **options: Any) -> None:
+def job(job: str, *, series: bool, form: Any, **options: Any) -> None:
     """Show the I/O of JOB by file system, and its rank; exit status 1 if JOB is unknown."""
-    values, place = _split(options)
-    if step:
-        values["step"] = step
+    values, place = _split(options, "step")
     from ccagent.stores.jobstats.client import ask_job
     from ccagent.stores.jobstats.tables import format_job
 
@@ -150,7 +141,7 @@ def job(job: str, *, series: bool, step: str | None, form: Any, **options: Any) 
     if answer is None:
         click.echo(f"no such job: {job!r}", err=True)
         sys.exit(1)
-    click.echo(format_job(answer, form, has_series=series or bool(step)), nl=False)
+    click.echo(format_job(answer, form, has_series=series or "step" in values), nl=False)
 
 
 @jobstats.command()
@@ -173,20 +164,20 @@ def _filters(wheres: tuple[str, ...]) -> dict[str, str]:
     values: dict[str, str] = {}
     for where in wheres:
         name, equals, value = where.partition("=")
-        if not equals or name not in _BY:
-            raise click.UsageError(f"--where: expected NAME=VALUE with one of {', '.join(_BY)}")
+        if not equals or name not in GROUPS:
+            raise click.UsageError(f"--where: expected NAME=VALUE with one of {', '.join(GROUPS)}")
         values[name] = value
     return values
 
 
-def _split(options: dict[str, Any]) -> tuple[dict[str, str], StorePlace]:
-    """Return the parameters of the time range, and the address of the store."""
+def _split(options: dict[str, Any], *names: str) -> tuple[dict[str, str], StorePlace]:
+    """Return the parameters of the time range and those with a name, and the store's address."""
     from ccagent.stores.jobstats.client import StorePlace
     from ccagent.stores.jobstats.commands import need_query_packages
 
     values = {
-        key: options[name]
-        for key, name in (("last", "last"), ("from", "from_"), ("to", "to"))
+        name.rstrip("_"): str(options[name])
+        for name in ("last", "from_", "to", *names)
         if options.get(name)
     }
     need_query_packages()

@@ -17,7 +17,6 @@ TopGroup = Literal[
     "job", "user", "node", "target", "executable", "cluster", "account", "project", "partition"
 ]  # fmt: skip
 GROUPS: tuple[TopGroup, ...] = get_args(TopGroup)
-FILTERS: tuple[str, ...] = GROUPS
 
 _GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
 _LONGEST = 1024
@@ -29,7 +28,7 @@ _MOST_STEPS = 10_000
 _MOST_COLUMNS = 40
 _COLUMNS = ("read_bytes", "write_bytes")
 _RANGE = frozenset({"last", "from", "to"})
-_TOP = _RANGE | {"by", "sort", "columns", "limit", *FILTERS}
+_TOP = _RANGE | {"by", "sort", "columns", "limit", *GROUPS}
 
 
 class QueryError(CcagentError):
@@ -105,7 +104,7 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
         group,
         sort,
         shown,
-        parse_number(values, "limit", 20, 100_000),
+        parse_limit(values, 100_000),
         parse_filters(values),
     )
 
@@ -131,7 +130,7 @@ def _operation(text: str) -> str:
 
 def parse_filters(values: Mapping[str, str]) -> dict[str, str]:
     """Return the names to filter by. Raise QueryError."""
-    filters = {name: values[name] for name in FILTERS if values.get(name)}
+    filters: dict[str, str] = {name: values[name] for name in GROUPS if values.get(name)}
     for name, value in filters.items():
         if len(value) > _LONGEST or not value.isprintable():
             raise QueryError(f"{name}: {printable(value[:40])!r} is not a name")
@@ -163,11 +162,9 @@ def parse_moment(key: str, text: str) -> datetime:
     return found
 
 
-def parse_number(values: Mapping[str, str], key: str, default: int, most: int) -> int:
-    """Parse a number from 1 to `most`. Raise QueryError."""
-    text = values.get(key)
-    if not text:
-        return default
+def parse_limit(values: Mapping[str, str], most: int) -> int:
+    """Parse `limit`, a number from 1 to `most`; 20 without it. Raise QueryError."""
+    text = values.get("limit") or "20"
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= most):
-        raise QueryError(f"{key}: expected a number from 1 to {most}")
+        raise QueryError(f"limit: expected a number from 1 to {most}")
     return int(text)

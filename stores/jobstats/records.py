@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.stores.jobstats.operations import TargetKind
+    from ccagent.stores.jobstats.refusals import SenderRights
 
 JsonValue = int | float | str | bool | None
 JobstatsRecord = dict[str, JsonValue]
@@ -109,17 +109,9 @@ def decode_records(
 
 
 def check_records(
-    records: Iterable[tuple[int, JobstatsRecord]],
-    sender: str | None,
-    latest: datetime,
-    targets: tuple[str, ...] = (),
+    records: Iterable[tuple[int, JobstatsRecord]], check: RecordCheck
 ) -> CheckedRecords:
-    """Return validated records, and the invalid ones.
-
-    sender: the only accepted server; None: any. latest: maximum time of an observation. targets:
-    patterns of the only accepted targets; empty: any.
-    """
-    check = RecordCheck(sender, latest, targets)
+    """Return validated records, and the invalid ones."""
     found: list[JobstatsObservation] = []
     refused: list[RefusedRecord] = []
     is_forbidden = False
@@ -142,11 +134,13 @@ def move_counters(
 
 
 class RecordCheck:
-    """Validates the records of one array. Repeated values are validated once."""
+    """Validates the records of one array. Repeated values are validated once.
 
-    def __init__(self, sender: str | None, latest: datetime, targets: tuple[str, ...]) -> None:
-        self._targets = targets
-        self._sender = sender
+    rights: of the sender. latest: maximum time of an observation.
+    """
+
+    def __init__(self, rights: SenderRights, latest: datetime) -> None:
+        self._rights = rights
         self._latest = latest
         self._times: dict[str, datetime] = {}
         self._kinds: dict[str, TargetKind | None] = {}
@@ -188,8 +182,7 @@ class RecordCheck:
         """Return the kind of a record's target by its name. Raise RecordError."""
         if target not in self._kinds:
             target = _text(record, "target", LONGEST_NAME)
-            if self._targets and not any(fnmatchcase(target, one) for one in self._targets):
-                raise SenderError(f"target: {printable(target)!r} is none of the token's targets")
+            self._rights.require_target(target)
             self._kinds[target] = kind_by_name(target)
         return self._kinds[target]
 
@@ -198,13 +191,11 @@ class RecordCheck:
         server = record.get("server")
         if server in self._servers:
             return server
-        name = _text(record, "server", LONGEST_NAME) if "server" in record else self._sender or ""
-        if self._sender is not None and name != self._sender:
-            raise SenderError(
-                f"server: {printable(name)!r} is not {self._sender!r}, the owner of the token"
-            )
-        if "server" in record:
-            self._servers.add(name)
+        if "server" not in record:
+            return self._rights.server or ""
+        name = _text(record, "server", LONGEST_NAME)
+        self._rights.require_server(name, "server")
+        self._servers.add(name)
         return name
 
     def find_time(self, text: JsonValue) -> datetime:

@@ -1,10 +1,12 @@
-"""Exceptions for data that can never be stored."""
+"""Data that can never be stored, and the rights of a sender."""
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
+from ccagent.log import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,4 +43,30 @@ class RecordError(CcagentError):
 
 
 class SenderError(RecordError):
-    """A record of a server that the sender's token does not permit."""
+    """A record of a server or target that the sender's token does not permit."""
+
+
+class SenderRights(NamedTuple):
+    """What a sender may store.
+
+    server: the only accepted one; None: any. targets: patterns of the only accepted targets;
+    empty: any.
+    """
+
+    server: str | None = None
+    targets: tuple[str, ...] = ()
+
+    def require_server(self, server: str, key: str) -> None:
+        """Raise SenderError if the token is for another server. key: of the server."""
+        if self.server not in {None, server}:
+            raise SenderError(
+                f"{key}: {printable(server)!r} is not {self.server!r}, the owner of the token"
+            )
+
+    def require_target(self, target: str) -> None:
+        """Raise SenderError if the token is for other targets."""
+        if self.targets and not any(fnmatchcase(target, one) for one in self.targets):
+            raise SenderError(f"target: {printable(target)!r} is none of the token's targets")
+
+
+ANY_SENDER = SenderRights()

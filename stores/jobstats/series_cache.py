@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MOST = 200_000
 _FORGET_AFTER = 86400.0
-"""Seconds until the cache is cleared, because the retention removes metadata."""
+"""Maximum seconds until the cache is cleared, because the retention removes metadata."""
 
 _USER_PART = PARTS.index("user")
 _USER_ID, _USER = 6, 7
@@ -79,7 +79,8 @@ def key_of(one: JobstatsObservation) -> SeriesKey:
 class SeriesCache:
     """Finds the series of observations, and writes the metadata of new series. Thread-safe.
 
-    namespaces: by format. Writing existing metadata again changes nothing.
+    namespaces: by format. retention: seconds after which metadata may be removed. Writing existing
+    metadata again changes nothing.
     """
 
     def __init__(
@@ -87,17 +88,14 @@ class SeriesCache:
         formats: EntryFormats,
         namespaces: Mapping[str, UUID],
         clusters: ClusterRules,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        most: int = _MOST,
+        retention: float,
     ) -> None:
         self._formats = formats
         self._namespaces = namespaces
         self._clusters = clusters
-        self._monotonic = monotonic
-        self._most = most
+        self._forget_after = min(_FORGET_AFTER, retention)
         self._known: dict[SeriesKey, KnownSeries] = {}
-        self._since = monotonic()
+        self._since = time.monotonic()
         self._lock = threading.Lock()
         self._contradictions: list[str] = []
 
@@ -116,8 +114,8 @@ class SeriesCache:
         id belongs to another entry, and those of new series that are not admitted, with the number
         of the latter. admit: returns whether a server may have one more new series.
         """
-        now = self._monotonic()
-        if now - self._since > _FORGET_AFTER:
+        now = time.monotonic()
+        if now - self._since > self._forget_after:
             self._known, self._since = {}, now
         known = self._known
         found: dict[SeriesKey, KnownSeries] = {}
@@ -151,7 +149,7 @@ class SeriesCache:
         for text in said[:_MOST_NAMED]:
             logger.warning("%s; the entry id counts", text, key="jobstats contradictions")
         if not found.keys() <= self._known.keys():
-            if len(self._known) + len(found) > self._most:
+            if len(self._known) + len(found) > _MOST:
                 self._known = {}
             self._known.update(found)
         return len(said)

@@ -20,7 +20,7 @@ from ccagent.net.serving import (
     limit_connections,
     silence_uvicorn,
 )
-from ccagent.net.urls import describe_address
+from ccagent.net.urls import describe_address, is_loopback
 from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
@@ -34,6 +34,7 @@ from ccagent.stores.metrics.settings import split_address
 if TYPE_CHECKING:
     from ccagent.stores.jobstats.embedded import EmbeddedPostgres
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
+    from ccagent.stores.metrics.settings import StoreTlsSettings
 
 _LOOK_EVERY = 2.0
 _START_EVERY = 0.2
@@ -57,7 +58,7 @@ class JobstatsServer:
         """Set the settings, and start the embedded PostgreSQL. Raise ConfigurationError."""
         self._settings = settings
         self._tokens = TokenTable(settings.token_file)
-        self._context = _make_context(settings)
+        self._context = make_context(settings.tls)
         self._postgres = _start_postgres(settings)
         try:
             url = settings.database if self._postgres is None else self._postgres.url
@@ -169,7 +170,7 @@ class JobstatsServer:
             limits.time.seconds + _ANSWER_WITHIN,
             _LARGEST_HEAD,
             parse_size(limits.body) + MOST_SKIPPED,
-            refused=self._service.count_refused_connection,
+            refused=lambda address: self._service.count_refused_request(f"address {address}"),
         )
 
     async def _watch(self, notifier: Notifier, stopping: asyncio.Event) -> None:
@@ -190,15 +191,13 @@ class JobstatsServer:
         tls = self._settings.tls
         if self._context is not None:
             try:
-                self._context.load_cert_chain(tls.certificate, tls.key)
+                renew_certificate(self._context, tls)
                 logger.info("tls: read %s again", tls.certificate)
-            except (OSError, ssl.SSLError) as error:
-                logger.error(
-                    "tls: %s: %s; the previous certificate stays in use", tls.certificate, error
-                )
+            except ConfigurationError as error:
+                logger.error("%s; the previous certificate stays in use", error)
 
     def _warn_if_open(self, host: str) -> None:
-        if self._tokens.is_open and host not in {"127.0.0.1", "::1"}:
+        if self._tokens.is_open and not is_loopback(host):
             logger.warning(
                 "listen: everyone who can connect to %s can read and write: set token-file", host
             )
@@ -225,23 +224,38 @@ def _start_postgres(settings: JobstatsStoreSettings) -> EmbeddedPostgres | None:
 def _listen(address: str) -> socket.socket:
     """Return a listening socket. Raise OSError."""
     host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
-    if not host:
-        return socket.create_server(
-            ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=True
-        )
-    if not host.replace(".", "").isdigit() and ":" not in host:
+    family, is_dual = socket.AF_INET, False
+    if host:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    elif socket.has_dualstack_ipv6():  # false if the kernel was booted without IPv6
+        family, is_dual = socket.AF_INET6, True
+    return socket.create_server(
+        (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual
+    )
 
 
-def _make_context(settings: JobstatsStoreSettings) -> ssl.SSLContext | None:
-    if not settings.tls.certificate:
+def make_context(tls: StoreTlsSettings) -> ssl.SSLContext | None:
+    """Return the TLS context for HTTPS; None for HTTP. Raise ConfigurationError."""
+    if not tls.certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(settings.tls.certificate, settings.tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"tls: {settings.tls.certificate}: {error}") from None
+        # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+        context.load_cert_chain(tls.certificate, tls.key, password="")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"tls: {tls.certificate} and {tls.key}: {error}; expected a chain in PEM and its key"
+            " without a password"
+        ) from None
     return context
+
+
+def renew_certificate(context: ssl.SSLContext, tls: StoreTlsSettings) -> None:
+    """Read certificate and key again. Raise ConfigurationError, and keep the previous ones.
+
+    A context that is given a certificate without its key loses the previous pair, too. So another
+    context tries them first.
+    """
+    make_context(tls)
+    context.load_cert_chain(tls.certificate, tls.key, password="")

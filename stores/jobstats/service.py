@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime, timedelta
-from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from msgspec import structs
 
 from ccagent.log import logger
 from ccagent.senders import SenderTable
@@ -21,25 +22,23 @@ from ccagent.stores.jobstats.job_records import (
     find_shared_ids,
     store_jobs,
 )
-from ccagent.stores.jobstats.live import find_live
-from ccagent.stores.jobstats.queries import find_job, find_top
+from ccagent.stores.jobstats.refusals import ANY_SENDER
 from ccagent.stores.jobstats.series_cache import SeriesCache
 from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats, read_namespaces
 from ccagent.stores.jobstats.sums import sum_up
-from ccagent.stores.jobstats.target_state import StateLimits, decode_states, store_states
+from ccagent.stores.jobstats.target_state import decode_states, store_states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
     from typing import TypeVar
 
     from ccagent.stores.jobstats.export_query import ExportRequest
-    from ccagent.stores.jobstats.live import LiveAnswer, LiveRequest
     from ccagent.stores.jobstats.partitions import TimePartitions
-    from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
-    from ccagent.stores.jobstats.query_request import JobRequest, TopRequest
+    from ccagent.stores.jobstats.refusals import SenderRights
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
     from ccagent.stores.jobstats.target_state import DecodedStates
 
+    Q = TypeVar("Q")
     R = TypeVar("R")
 
 _QUERY_CONNECTIONS = 2
@@ -54,6 +53,8 @@ class JobstatsService:
     def __init__(self, settings: JobstatsStoreSettings, url: str) -> None:
         """Set the settings. Raise ConfigurationError."""
         self.settings = settings
+        self._future = timedelta(seconds=settings.limits.future.seconds)
+        self._retention = timedelta(seconds=settings.series.retention.seconds)
         self.database = Database(
             url,
             connections=settings.connections + _QUERY_CONNECTIONS,
@@ -85,18 +86,10 @@ class JobstatsService:
         )
         self.database.open()
         self._partitions = partitions
-        self._cache = SeriesCache(self._formats, self._namespaces, self._clusters)
-        self._ingest = ArrayIngest(
-            self.database,
-            self._cache,
-            partitions,
-            chunk=timedelta(seconds=settings.series.partition.seconds),
-            retention=timedelta(seconds=settings.series.retention.seconds),
-            future=timedelta(seconds=settings.limits.future.seconds),
-            most_records=settings.limits.records,
-            most_series=settings.limits.new_series,
-            counts_first=settings.first == "count",
+        self._cache = SeriesCache(
+            self._formats, self._namespaces, self._clusters, settings.series.retention.seconds
         )
+        self._ingest = ArrayIngest(self.database, self._cache, partitions, settings)
         logger.info(
             "database %s is ready, retention %s", self.database.place, settings.series.retention
         )
@@ -106,18 +99,13 @@ class JobstatsService:
         self.database.close()
 
     def store_array(
-        self,
-        body: bytes,
-        sender: str | None,
-        targets: tuple[str, ...] = (),
-        identity: str = "",
+        self, body: bytes, rights: SenderRights = ANY_SENDER, identity: str = ""
     ) -> StoredArray:
         """Store an array of records. Raise RefusedArrayError, DatabaseAwayError.
 
-        sender: the only accepted server; None: any. targets: patterns of the only accepted targets;
-        empty: any. identity: of the sender, for its limits.
+        rights: of the sender. identity: of the sender, for its limits.
         """
-        stored = self._ready().store(body, sender, targets, identity)
+        stored = self._ready().store(body, rights, identity)
         self.senders.count(
             identity, messages=1, bytes=len(body), records=stored.records,
             new_series=stored.new_series, refused_records=len(stored.refused),
@@ -135,24 +123,22 @@ class JobstatsService:
         """
         self.senders.count(identity, messages=1, bytes=len(body))
         ingest = self._ready()
-        future = timedelta(seconds=self.settings.limits.future.seconds)
-        rows = decode_jobs(body, datetime.now(UTC) + future)
+        rows = decode_jobs(body, datetime.now(UTC) + self._future)
         with self.database.connection() as connection:
             store_jobs(connection, rows)
         ingest.counters.jobs += len(rows)
         return len(rows)
 
     def store_states(
-        self, body: bytes, sender: str | None, targets: tuple[str, ...], identity: str
+        self, body: bytes, rights: SenderRights = ANY_SENDER, identity: str = ""
     ) -> DecodedStates:
         """Store the state of targets from lines of points. Return what the lines contained.
 
-        sender, targets, identity: as for `store_array`. Raise RefusedArrayError, DatabaseAwayError.
+        rights, identity: as for `store_array`. Raise RefusedArrayError, DatabaseAwayError.
         """
         ingest, now = self._ready(), datetime.now(UTC)
-        future = timedelta(seconds=self.settings.limits.future.seconds)
-        decoded = decode_states(body, StateLimits(sender, targets, now + future), now)
-        oldest = now - timedelta(seconds=self.settings.series.retention.seconds)
+        decoded = decode_states(body, rights, now + self._future, now)
+        oldest = now - self._retention
         rows = {key: numbers for key, numbers in decoded.rows.items() if key[2] >= oldest}
         with self.database.connection() as connection:
             store_states(connection, rows)
@@ -163,18 +149,6 @@ class JobstatsService:
         ingest.counters.refused_records += len(decoded.refused)
         return decoded
 
-    def top(self, request: TopRequest) -> TopAnswer:
-        """Return the groups with the largest sums. Raise DatabaseAwayError."""
-        return self.ask(lambda connection: find_top(connection, request))
-
-    def live(self, request: LiveRequest) -> LiveAnswer:
-        """Return the rates of targets and jobs at a time. Raise DatabaseAwayError."""
-        return self.ask(lambda connection: find_live(connection, request))
-
-    def job(self, request: JobRequest) -> JobAnswer | None:
-        """Return the I/O of a job; None if unknown. Raise DatabaseAwayError, QueryError."""
-        return self.ask(lambda connection: find_job(connection, request))
-
     def export(self, request: ExportRequest) -> Generator[bytes, None, None]:
         """Yield the pieces of an export, over a separate connection. Raise DatabaseAwayError."""
         self._ready()
@@ -182,34 +156,22 @@ class JobstatsService:
             connection.read_only = True
             yield from export_rows(connection, request)
 
-    @staticmethod
-    def end_export(pieces: Iterator[bytes]) -> None:
-        """Close the connection of an export, even if it is incomplete."""
-        if isinstance(pieces, GeneratorType):
-            pieces.close()
-
-    def ask(self, query: Callable[[psycopg.Connection[Any]], R]) -> R:
-        """Run a query in a read-only transaction. Raise DatabaseAwayError."""
+    def ask(self, query: Callable[[psycopg.Connection[Any], Q], R], request: Q) -> R:
+        """Run a query in a read-only transaction. Raise DatabaseAwayError, QueryError."""
         self._ready()
         with self.database.connection() as connection:
             begin_reading(connection, self.settings.limits.query.seconds)
-            return query(connection)
+            return query(connection, request)
 
     def keep_house(self) -> None:
         """Apply the retention and create partitions. Failures are logged and retried later."""
         if not self.is_ready:
             return
-        try:
-            with self.database.connect_alone() as connection:
-                series = self.settings.series
-                dropped = keep_house(connection, series, self._partitions, datetime.now(UTC))
-                if not self.settings.clusters:
-                    self._shared_ids = find_shared_ids(connection)
-        except DatabaseAwayError as error:
-            logger.warning("retention: %s; retrying later", error)
-        except psycopg.Error as error:
-            logger.warning("retention: %s; retrying later", describe_error(error))
-        else:
+        with self._periodic_work("retention") as connection:
+            series = self.settings.series
+            dropped = keep_house(connection, series, self._partitions, datetime.now(UTC))
+            if not self.settings.clusters:
+                self._shared_ids = find_shared_ids(connection)
             if dropped:
                 logger.info("retention: dropped %d partitions", dropped)
             if self._shared_ids.number:
@@ -223,21 +185,25 @@ class JobstatsService:
 
     def sum_up(self) -> None:
         """Compute missing sums. Failures are logged and retried later."""
-        retention = timedelta(seconds=self.settings.series.retention.seconds)
+        with self._periodic_work("sums") as connection:
+            sum_up(connection, self._partitions, datetime.now(UTC), self._retention)
+
+    @contextlib.contextmanager
+    def _periodic_work(self, name: str) -> Generator[psycopg.Connection[Any]]:
+        """Enter with a connection in autocommit. Log the database's errors."""
         try:
             with self.database.connect_alone() as connection:
-                sum_up(connection, self._partitions, datetime.now(UTC), retention)
+                yield connection
         except DatabaseAwayError as error:
-            logger.warning("sums: %s; retrying later", error)
+            logger.warning("%s: %s; retrying later", name, error)
         except psycopg.Error as error:
-            logger.warning("sums: %s; retrying later", describe_error(error))
+            logger.warning("%s: %s; retrying later", name, describe_error(error))
 
     def numbers(self) -> dict[str, int]:
         """Return the counters of this process."""
         found = {"ready": int(self.is_ready), "uptime_seconds": int(time.time() - self.began)}
         if self._ingest is not None and self._cache is not None:
-            counters = self._ingest.counters
-            found |= {name: getattr(counters, name) for name in counters.__struct_fields__}
+            found |= structs.asdict(self._ingest.counters)
             found["series_cached"] = len(self._cache)
             found["shared_job_ids"] = self._shared_ids.number
         return found
@@ -252,10 +218,6 @@ class JobstatsService:
     def count_refused_request(self, identity: str) -> None:
         """Count a request without login or with a body beyond the limits."""
         self.senders.count(identity, refused_requests=1)
-
-    def count_refused_connection(self, address: str) -> None:
-        """Count a connection beyond the limits."""
-        self.count_refused_request(f"address {address}")
 
     def count_unavailable(self) -> None:
         """Count a request that must be repeated."""

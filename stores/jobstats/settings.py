@@ -190,7 +190,7 @@ def read_jobstats_settings(path: str | None, changes: dict[str, Any]) -> Jobstat
             raise ConfigurationError(f"{path}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ConfigurationError(f"{path}: not text in UTF-8") from None
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # invalid, a number too long, nested too deep
             raise ConfigurationError(f"{path}: {error}") from None
         settings = convert(table, JobstatsStoreSettings, "", place=path)
     # --data replaces a `database` of the file, and --database its `data`.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg.types.json import Jsonb
 
-from ccagent.log import printable
 from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.stores.jobstats.operations import kind_by_name
 from ccagent.stores.jobstats.refusals import (
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.records.line_protocol.decoding import Line, LineError
+    from ccagent.stores.jobstats.refusals import SenderRights
 
 _NAME = re.compile(r"lustre_(?:(?:ost|mdt)_|(?=recovery_))([a-z0-9_]{1,100})")
 _LONGEST = 255
@@ -74,22 +73,13 @@ class TargetState(NamedTuple):
     slower: float | None = None
 
 
-class StateLimits(NamedTuple):
-    """What a sender may store.
-
-    server: the only accepted one; None: any. targets: patterns of the only accepted targets; empty:
-    any. latest: maximum time.
-    """
-
-    server: str | None
-    targets: tuple[str, ...]
-    latest: datetime
-
-
-def decode_states(body: bytes, limits: StateLimits, now: datetime) -> DecodedStates:
+def decode_states(
+    body: bytes, rights: SenderRights, latest: datetime, now: datetime
+) -> DecodedStates:
     """Return the numbers of targets in lines of points. Lines of anything else are ignored.
 
-    now: the time of lines without one. Raise RefusedArrayError if no line is valid.
+    rights: of the sender. latest: maximum time. now: the time of lines without one. Raise
+    RefusedArrayError if no line is valid.
     """
     rows: dict[StateKey, dict[str, float]] = {}
     refused: list[RefusedRecord] = []
@@ -112,7 +102,7 @@ def decode_states(body: bytes, limits: StateLimits, now: datetime) -> DecodedSta
             ignored += 1
             continue
         try:
-            key = _find_key(line, limits, now)
+            key = _find_key(line, rights, latest, now)
         except RecordError as error:
             is_forbidden |= isinstance(error, SenderError)
             refused.append(RefusedRecord(count, str(error)))
@@ -183,21 +173,17 @@ def _find_name(line: Line) -> str | None:
     return found[1] if kind_by_name(line.tags.get("stype-id", "")) else None
 
 
-def _find_key(line: Line, limits: StateLimits, now: datetime) -> StateKey:
+def _find_key(line: Line, rights: SenderRights, latest: datetime, now: datetime) -> StateKey:
     """Return the row of a line. Raise RecordError, SenderError."""
     target, server = line.tags["stype-id"], line.tags.get("hostname", "")
     if max(len(target), len(server)) > _LONGEST:
         raise RecordError(f"a tag is longer than {_LONGEST} characters")
-    if limits.server not in {None, server}:
-        raise SenderError(
-            f"hostname: {printable(server)!r} is not {limits.server!r}, the owner of the token"
-        )
-    if limits.targets and not any(fnmatchcase(target, one) for one in limits.targets):
-        raise SenderError(f"{printable(target)!r} is none of the token's targets")
+    rights.require_server(server, "hostname")
+    rights.require_target(target)
     try:
         moment = now if line.time is None else datetime.fromtimestamp(line.time / 1e9, UTC)
     except (OverflowError, ValueError):
         raise RecordError("the time is no time") from None
-    if moment > limits.latest:
+    if moment > latest:
         raise RecordError("the time is in the future; check the clocks")
     return target, server, moment

@@ -24,11 +24,6 @@ SELECT job_id FROM timescaledb_information.jobs
 WHERE hypertable_name = %s AND hypertable_schema = current_schema()
     AND proc_name IN ('policy_compression', 'policy_recompression')
 """
-_FIND_OPTION = "SELECT value FROM store_options WHERE name = %s"
-_KEEP_OPTION = """
-INSERT INTO store_options VALUES (%s, %s)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value
-"""
 _LOCK_LATE = sql.SQL("SELECT pg_advisory_xact_lock({})").format(0x6A6F62736C617465)  # "jobslate"
 _LATER_CHUNKS = """
 SELECT chunk_schema, chunk_name FROM timescaledb_information.chunks
@@ -43,17 +38,18 @@ def apply_policies(connection: Connection[Any], settings: SeriesTableSettings) -
     A value is set once, and again only after the configuration has changed: what an administrator
     has set in the database stays.
     """
-    chunk, compressed = settings.partition.seconds, settings.compress_after.seconds
+    chunk = str(int(settings.partition.seconds))
+    compressed = str(int(settings.compress_after.seconds))
     for table in _TABLES:
-        if _is_new(connection, f"{table} chunk", chunk):
+        if read_option(connection, f"{table} chunk") != chunk:
             connection.execute(
                 "SELECT set_chunk_time_interval(%s::regclass, %s::interval)",
-                [table, _interval(chunk)],
+                [table, f"{chunk} seconds"],
             )
-            _keep(connection, f"{table} chunk", chunk)
-        if _is_new(connection, f"{table} compress-after", compressed):
-            _set_compression(connection, table, _interval(compressed))
-            _keep(connection, f"{table} compress-after", compressed)
+            keep_option(connection, f"{table} chunk", chunk)
+        if read_option(connection, f"{table} compress-after") != compressed:
+            _set_compression(connection, table, f"{compressed} seconds")
+            keep_option(connection, f"{table} compress-after", compressed)
 
 
 def _set_compression(connection: Connection[Any], table: str, after: str) -> None:
@@ -73,13 +69,20 @@ def _set_compression(connection: Connection[Any], table: str, after: str) -> Non
         )
 
 
-def _is_new(connection: Connection[Any], name: str, seconds: float) -> bool:
-    found = connection.execute(_FIND_OPTION, [name]).fetchone()
-    return found is None or found[0] != str(int(seconds))
+def read_option(connection: Connection[Any], name: str) -> str | None:
+    """Return a value that the store has kept in the database; None without one."""
+    query = "SELECT value FROM store_options WHERE name = %s"
+    found = connection.execute(query, [name]).fetchone()
+    return found[0] if found else None
 
 
-def _keep(connection: Connection[Any], name: str, seconds: float) -> None:
-    connection.execute(_KEEP_OPTION, [name, str(int(seconds))])
+def keep_option(connection: Connection[Any], name: str, value: str) -> None:
+    """Keep a value in the database."""
+    connection.execute(
+        "INSERT INTO store_options VALUES (%s, %s) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        [name, value],
+    )
 
 
 def lock_compressed_chunks(connection: Connection[Any]) -> None:
@@ -122,7 +125,3 @@ def drop_chunks(connection: Connection[Any], before: datetime) -> int:
             connection.execute("SET LOCAL lock_timeout = '10s'")
             dropped += len(connection.execute(query, [table, before]).fetchall())
     return dropped
-
-
-def _interval(seconds: float) -> str:
-    return f"{int(seconds)} seconds"

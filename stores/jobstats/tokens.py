@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import time
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from ccagent.config.secret import secret_path, secret_text
 from ccagent.errors import CcagentError, ConfigurationError
-from ccagent.log import logger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ccagent.service.renewed_files import RenewedFiles
+from ccagent.stores.jobstats.refusals import ANY_SENDER, SenderRights
 
 TokenRole = Literal["sender", "jobs", "reader"]
 
@@ -23,15 +19,10 @@ _LOOK_EVERY = 1.0
 
 
 class TokenOwner(NamedTuple):
-    """The owner of a token.
-
-    name: of a sender, the permitted server; `*`: any. targets: patterns of the permitted targets;
-    empty: any.
-    """
+    """The owner of a token. rights: of a sender."""
 
     role: TokenRole
-    name: str
-    targets: tuple[str, ...] = ()
+    rights: SenderRights
 
 
 class LoginRefusedError(CcagentError):
@@ -42,73 +33,47 @@ class RoleRefusedError(CcagentError):
     """A request whose token has another role: 403."""
 
 
-class TokenFile(NamedTuple):
-    """The owners by the SHA-256 of their tokens, and the state of the file."""
-
-    owners: dict[bytes, TokenOwner]
-    state: tuple[int, int, int]
-
-
 class TokenTable:
     """Checks tokens. A changed file is read again; an invalid file changes nothing."""
 
-    def __init__(self, path: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: str) -> None:
         """Read the file. Without a path no token is needed. Raise ConfigurationError."""
-        self._path = path
-        self._monotonic = monotonic
-        self._looked = monotonic()
-        self._file = read_tokens(path) if path else None
+        self._owners: RenewedFiles[dict[bytes, TokenOwner]] | None = None
+        if path:
+            paths = [secret_path(path)]
+            self._owners = RenewedFiles("tokens", paths, lambda: read_tokens(path), _LOOK_EVERY)
 
     @property
     def is_open(self) -> bool:
         """True if no token is needed."""
-        return self._file is None
+        return self._owners is None
 
-    def check(self, authorization: str, role: TokenRole) -> str | None:
-        """Return the owner's name; None for any. Raise LoginRefusedError, RoleRefusedError."""
-        if self._file is None:
-            return None
-        self._look()
+    def check(self, authorization: str, role: TokenRole) -> SenderRights:
+        """Return the owner's rights. Raise LoginRefusedError, RoleRefusedError."""
+        if self._owners is None:
+            return ANY_SENDER
         scheme, _, token = authorization.partition(" ")
         owner = None
         if scheme.lower() == "bearer":
-            owner = self._file.owners.get(_hash(token.strip()))
+            owner = self._owners.get().get(_hash(token.strip()))
         if owner is None:
             raise LoginRefusedError("a valid Bearer token is required")
         if owner.role != role:
             raise RoleRefusedError(f"this token has the role {owner.role}, not {role}")
-        return None if owner.name == "*" else owner.name
-
-    def targets(self, authorization: str) -> tuple[str, ...]:
-        """Return patterns of the only targets of a checked token; empty for any."""
-        token = authorization.partition(" ")[2].strip()
-        owner = None if self._file is None else self._file.owners.get(_hash(token))
-        return () if owner is None else owner.targets
-
-    def _look(self) -> None:
-        now = self._monotonic()
-        if now - self._looked < _LOOK_EVERY:
-            return
-        self._looked = now
-        try:
-            if self._file is not None and _state(self._path) != self._file.state:
-                self._file = read_tokens(self._path)
-                logger.info("token-file: read again, %d tokens", len(self._file.owners))
-        except (ConfigurationError, OSError) as error:
-            logger.error("token-file: %s; the previous tokens stay in use", error)
+        return owner.rights
 
 
-def read_tokens(path: str) -> TokenFile:
-    """Read lines `ROLE NAME TOKEN [TARGET,...]`.
+def read_tokens(path: str) -> dict[bytes, TokenOwner]:
+    """Read lines `ROLE NAME TOKEN [TARGET,...]`. Return owners by the SHA-256 of their tokens.
 
     Raise ConfigurationError without a token in its message.
     """
     try:
-        state = _state(path)
-    except OSError as error:
-        raise ConfigurationError(f"token-file: {path}: {error.strerror}") from error
+        lines = secret_text(path).splitlines()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"token-file: {error}") from error
     owners: dict[bytes, TokenOwner] = {}
-    for number, line in enumerate(secret_text(path).splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
@@ -120,13 +85,14 @@ def read_tokens(path: str) -> TokenFile:
                 f"roles are {', '.join(_ROLES)}"
             )
         role, name, token = words[:3]
-        targets = tuple(words[3].split(",")) if len(words) == 4 else ()
-        owners[_digest(token, f"token-file: {path}: line {number}")] = TokenOwner(
-            cast("TokenRole", role), name, targets
+        rights = SenderRights(
+            None if name == "*" else name, tuple(words[3].split(",")) if len(words) == 4 else ()
         )
+        digest = _digest(token, f"token-file: {path}: line {number}")
+        owners[digest] = TokenOwner(cast("TokenRole", role), rights)
     if not owners:
         raise ConfigurationError(f"token-file: {path}: contains no token")
-    return TokenFile(owners, state)
+    return owners
 
 
 def _digest(token: str, place: str) -> bytes:
@@ -145,8 +111,3 @@ def _digest(token: str, place: str) -> bytes:
 
 def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
-def _state(path: str) -> tuple[int, int, int]:
-    found = os.stat(secret_path(path))
-    return found.st_mtime_ns, found.st_size, found.st_ino

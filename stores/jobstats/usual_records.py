@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ccagent.stores.jobstats.operations import TargetKind
+    from ccagent.stores.jobstats.refusals import SenderRights
 
 _Name: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 _Entry: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ENTRY)]
@@ -77,22 +78,17 @@ _UsualRecord = msgspec.defstruct("_UsualRecord", _FIELDS, forbid_unknown_fields=
 _decode_usual = msgspec.json.Decoder(list[_UsualRecord]).decode  # type: ignore[valid-type]
 
 
-def check_array(
-    body: bytes,
-    most: int,
-    sender: str | None,
-    latest: datetime,
-    targets: tuple[str, ...] = (),
-) -> CheckedRecords:
+def check_array(body: bytes, most: int, rights: SenderRights, latest: datetime) -> CheckedRecords:
     """Return the valid and refused records of an array of up to `most`, as `check_records` does.
 
-    Raise RefusedArrayError if the body is no array.
+    rights, latest: as for RecordCheck. Raise RefusedArrayError if the body is no array.
     """
-    usual = _check_usual(body, most, RecordCheck(sender, latest, targets))
+    check = RecordCheck(rights, latest)
+    usual = _check_usual(body, most, check)
     if usual is not None:
         return CheckedRecords(usual, [], is_forbidden=False)
     records, refused = decode_records(body, most)
-    checked = check_records(records, sender, latest, targets)
+    checked = check_records(records, check)
     return checked._replace(refused=refused + checked.refused)
 
 

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from ccagent.stores.jobstats.ingest import StoredArray
+from ccagent.stores.jobstats.queries import find_job
 from ccagent.stores.jobstats.query_request import parse_job
 from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.service import JobstatsService
@@ -34,7 +35,7 @@ class IngestedStore:
         self.service.prepare()
 
     def post(self, records: Sequence[dict[str, Any]]) -> StoredArray:
-        return self.service.store_array(json.dumps(records).encode(), None)
+        return self.service.store_array(json.dumps(records).encode())
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_a_start_at_the_observation_has_no_rate(database: str) -> None:
     stored(store, record(0, {"write_bytes": 500}, start_time=moment.timestamp()))
     values = {"to": (moment + timedelta(minutes=30)).isoformat()}
     for wanted in (values, values | {"step": "5m"}):
-        answer = store.service.job(parse_job("5", wanted, datetime.now(UTC)))
+        answer = store.service.ask(find_job, parse_job("5", wanted, datetime.now(UTC)))
         assert answer is not None
         assert [(one.total, one.peak) for one in answer.totals] == [(500, 0)]
     store.service.close()

@@ -142,7 +142,7 @@ def test_last_observations_of_an_older_schema_count(
             time_series_id=series, server="oss1", clock_step=0.5,
             timestamp=now.isoformat(), snapshot_time=now.timestamp(),
         )  # fmt: skip
-        assert service.store_array(json.dumps([one]).encode(), None).stored == 1
+        assert service.store_array(json.dumps([one]).encode()).stored == 1
         service.close()
         found = connection.execute("SELECT operation, total FROM totals ORDER BY 1").fetchall()
         assert found == [("migrate", 7), ("read_bytes", 1), ("write_bytes", 4)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 
 from ccagent.config.duration import Duration
+from ccagent.stores.jobstats import series_cache
 from ccagent.stores.jobstats.housekeeping import keep_house
 from ccagent.stores.jobstats.migrating import migrate
 from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
@@ -43,13 +46,13 @@ def test_old_partitions_go_with_their_series(database: str) -> None:
     service = JobstatsService(settings, database)
     service.prepare()
     array = [at(days, f"{days}:1:c1") for days in (9, 8, 5, 0)] + [at(0, "8:1:c1"), at(20, "9:1:x")]
-    stored = service.store_array(json.dumps(array).encode(), None)
+    stored = service.store_array(json.dumps(array).encode())
     assert (stored.stored, stored.expired) == (5, 1)
     for days in (20, 8, 0):
         moment = (now() - timedelta(days=days)).timestamp()
         tags = "hostname=a,stype=filesystem,stype-id=fs-OST0000"
         point = f"lustre_ost_exports,{tags} value=7 {moment:.0f}"
-        service.store_states(point.encode(), None, (), "")
+        service.store_states(point.encode())
     assert count(database, "target_state") == 2
     # A row of metadata counts as new for as long as the retention.
     with psycopg.connect(database, autocommit=True) as connection:
@@ -69,6 +72,20 @@ def test_old_partitions_go_with_their_series(database: str) -> None:
     service.close()
 
 
+def test_a_removed_series_is_written_again(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hour = SeriesTableSettings(retention=Duration("1h"), partition=Duration("1h"))
+    service = JobstatsService(JobstatsStoreSettings(database=database, series=hour), database)
+    service.prepare()
+    assert service.store_array(json.dumps([at(0, "7:1:c1")]).encode()).stored == 1
+    with psycopg.connect(database) as connection:
+        connection.execute("DELETE FROM metadata")  # as the retention does after an hour
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3601)
+    monkeypatch.setattr(series_cache, "time", later)
+    service.store_array(json.dumps([at(-1 / 86400, "7:1:c1")]).encode())
+    assert count(database, "metadata") == 1
+    service.close()
+
+
 def test_another_length_of_partitions_fills_the_gaps(database: str) -> None:
     hours = SeriesTableSettings(partition=Duration("6h"))
     service = JobstatsService(JobstatsStoreSettings(database=database), database)
@@ -77,7 +94,7 @@ def test_another_length_of_partitions_fills_the_gaps(database: str) -> None:
     service = JobstatsService(JobstatsStoreSettings(database=database, series=hours), database)
     service.prepare()
     array = [at(days / 8, f"{days}:1:c1") for days in range(40)]
-    assert service.store_array(json.dumps(array).encode(), None).stored == 40
+    assert service.store_array(json.dumps(array).encode()).stored == 40
     with psycopg.connect(database) as connection:
         parts = list_partitions(connection, "ost")
     assert all(one[2] <= other[1] for one, other in pairwise(parts))

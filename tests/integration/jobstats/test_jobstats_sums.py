@@ -15,6 +15,7 @@ import pytest
 from ccagent.stores.jobstats.housekeeping import keep_house
 from ccagent.stores.jobstats.migrating import has_timescale
 from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
+from ccagent.stores.jobstats.queries import find_top
 from ccagent.stores.jobstats.query_request import TimeRange, TopRequest
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings
@@ -80,7 +81,7 @@ def top(service: JobstatsService, begins: datetime, ends: datetime) -> dict[str,
     request = TopRequest(TimeRange(begins, ends), "job", "write_bytes", OPERATIONS, 100, {})
     return {
         row.key: {name: n for name, n in row.totals.items() if n}
-        for row in service.top(request).rows
+        for row in service.ask(find_top, request).rows
         if any(row.totals.values())
     }
 
@@ -97,7 +98,7 @@ def test_answers_are_those_of_the_observations(service: JobstatsService, databas
     chance.shuffle(waiting)
     while waiting:
         array, waiting = waiting[:60], waiting[60:]
-        service.store_array(json.dumps(array).encode(), None)
+        service.store_array(json.dumps(array).encode())
         for _ in range(5):
             ends = NOW - timedelta(minutes=chance.choice([0, 7, 22, 97]))
             begins = ends - timedelta(minutes=chance.choice([3, 15, 60, 240]))
@@ -128,7 +129,7 @@ def test_hours_and_days_are_read_from_their_sums(service: JobstatsService, datab
     late = [rows.pop(len(rows) // 2) for _ in range(3)]
     begins = NOW - timedelta(days=4, hours=5, minutes=20)
     for array in (rows, late):
-        service.store_array(json.dumps(array).encode(), None)
+        service.store_array(json.dumps(array).encode())
         for ends in (NOW, NOW - timedelta(days=1, minutes=7), NOW - timedelta(days=3)):
             assert top(service, begins, ends) == plain_sums(database, begins, ends)
         while sum_quarters(database):
@@ -155,14 +156,14 @@ def test_an_old_quarter_with_a_late_row_is_summed_again(
     days = 10 * 1440
     older, *array = (observe(days + n, 7, 1000 - n, "fs-OST0000") for n in (14 * 1440, 40, 20, 0))
     late = observe(days + 30, 7, 970, "fs-OST0000")
-    service.store_array(json.dumps([older, *array]).encode(), None)
+    service.store_array(json.dumps([older, *array]).encode())
     sum_quarters(database, NOW - timedelta(days=9))
     with psycopg.connect(database, autocommit=True) as connection:
         if has_timescale(connection):
             connection.execute("SELECT compress_chunk(c) FROM show_chunks('ost_sums') c")
         query = "SELECT count(*), min(timestamp) FROM summed_times"
         before = connection.execute(query).fetchone()
-        assert service.store_array(json.dumps([late]).encode(), None).stored == 1
+        assert service.store_array(json.dumps([late]).encode()).stored == 1
         assert connection.execute(query).fetchone() != before
         assert before is not None
         assert sum_quarters(database, NOW - timedelta(days=1)) > 1
@@ -178,12 +179,12 @@ def test_an_old_quarter_with_a_late_row_is_summed_again(
 
 @EITHER_ENGINE
 def test_a_quarter_waits_for_arrays_in_hand(service: JobstatsService, database: str) -> None:
-    service.store_array(json.dumps([observe(50, 7, 5, "fs-OST0000")]).encode(), None)
+    service.store_array(json.dumps([observe(50, 7, 5, "fs-OST0000")]).encode())
     with psycopg.connect(database) as blocker:
         # The array below has begun, and waits for this lock.
         blocker.execute("LOCK TABLE metadata IN EXCLUSIVE MODE")
         array = json.dumps([observe(40, 8, 5, "fs-OST0000"), observe(38, 8, 9, "fs-OST0000")])
-        storing = threading.Thread(target=service.store_array, args=(array.encode(), None))
+        storing = threading.Thread(target=service.store_array, args=(array.encode()))
         storing.start()
         query = (
             "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'metadata'::regclass"
@@ -205,7 +206,7 @@ def test_a_quarter_waits_for_arrays_in_hand(service: JobstatsService, database: 
 
 def test_the_retention_takes_no_part_of_a_sum(service: JobstatsService, database: str) -> None:
     arrays = [observe(minutes, 7, 400 - minutes, "fs-OST0000") for minutes in range(0, 300, 5)]
-    service.store_array(json.dumps(arrays).encode(), None)
+    service.store_array(json.dumps(arrays).encode())
     sum_quarters(database)
     with psycopg.connect(database, autocommit=True) as connection:
         later = NOW + RETENTION - timedelta(minutes=100)

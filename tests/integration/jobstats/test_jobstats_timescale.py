@@ -154,7 +154,7 @@ def at(days: float, entry: str = "5:1001:c1", **fields: Any) -> dict[str, Any]:
 
 
 def store(service: JobstatsService, *records: dict[str, Any]) -> int:
-    return service.store_array(json.dumps(records).encode(), None).stored
+    return service.store_array(json.dumps(records).encode()).stored
 
 
 def fill(connection: psycopg.Connection[Any], rows: int, days: float, series: int) -> None:

@@ -38,7 +38,7 @@ def service(database: str) -> Iterator[JobstatsService]:
 
 
 def post(service: JobstatsService, *records: dict[str, Any]) -> Any:
-    return service.store_array(json.dumps(records).encode(), None)
+    return service.store_array(json.dumps(records).encode())
 
 
 BACK = [(0, 5000), (120, 5100), (240 - HOUR, 5200), (360 - HOUR, 5300)]

@@ -29,5 +29,5 @@ def test_a_response_waits_for_no_acknowledgement() -> None:
         client = socket.create_connection(listening.getsockname())
         connected, _ = listening.accept()
         with client, connected:
-            connection = ExporterConnection(connected, 0.0, is_tls=False)
+            connection = ExporterConnection(connected, 0.0)
             assert connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -10,6 +10,7 @@ import pytest
 from ccagent.agents.fast.messages.structures import (
     MachineConfiguration,
     MachineOutcome,
+    MigrateMachine,
     MigratingMachine,
 )
 from ccagent.machine.virtual_machines import parse_host_devices, parse_pci_device
@@ -20,7 +21,7 @@ from ccagent.machines.hypervisor import (
     MachineState,
     MigrationWay,
 )
-from ccagent.machines.migration import MachineMigration, MigrationOrder
+from ccagent.machines.migration import MachineMigration
 from ccagent.machines.policy import MachinePolicy
 from ccagent.machines.settings import AllowMachines, MigfraSettings
 
@@ -159,7 +160,7 @@ class MovedMachine(Hypervisor):
         self.recorded, self.has_it, self.failures = recorded, has_it, [*failures]
 
     def look(self, name: str) -> MachineState | None:
-        state = MachineState(name, "running", True, False, False, False, "1")
+        state = MachineState("running", True, False, False, False, "1")
         return state if self.has_it else None
 
     def require(self, name: str) -> MachineState:
@@ -191,8 +192,14 @@ def migrate(
         find_process={"vm-1": 66}.get,
     )
     machine = MigratingMachine(name="vm-1")
-    order = MigrationOrder(machine, "c2", "live", retries, measures_time=True)
-    return MachineMigration(cast("Any", operations), order).run()
+    task = MigrateMachine(
+        machine=machine,
+        destination="c2",
+        migration_type="live",
+        retries=retries,
+        measures_time=True,
+    )
+    return MachineMigration(cast("Any", operations), task, machine, "c2").run()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class StartedMachine(Hypervisor):
             self._left -= 1
             self.is_active = self._left > 0
         state = "running" if self.is_active else "shut off"
-        return MachineState(name, state, self.is_active, True, False, False, "1")
+        return MachineState(state, self.is_active, True, False, False, "1")
 
     def require(self, name: str) -> MachineState:
         return cast("MachineState", self.look(name))

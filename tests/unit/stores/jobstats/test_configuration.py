@@ -42,6 +42,7 @@ def test_the_command_line_replaces_the_file(tmp_path: Path) -> None:
         ('data = "x"\n[limits]\nbody = "8"\n', {}, "limits.body: '8' is not a size"),
         ('data = "x"\n[tls]\nkey = "k"\n', {}, "tls: certificate and key must be given together"),
         ("data = [", {}, "store.toml"),
+        (f"data = {'9' * 5000}", {}, "store.toml"),
         ('data = "x"\nlisten = "here"\n', {}, "listen: 'here' is not ADDRESS:PORT"),
     ],
 )

@@ -48,13 +48,18 @@ def test_an_envelope_of_errors_has_no_jobs() -> None:
     "body",
     [
         b"", b"[]", b"{}", envelope(time="noon"), envelope({"job_id": "5", "job_state": "X"}),
-        envelope({"job_id": 2**70, "job_state": "X"}), envelope({"job_id": 1, "job_state": "X\0"}),
-        envelope({"job_id": 1, "job_state": "X", "account": "\u00e9" * 600}),
+        envelope({"job_id": 2**70, "job_state": "X"}),
     ],
 )  # fmt: skip
 def test_what_can_never_be_stored_is_refused(body: bytes) -> None:
     with pytest.raises(RefusedEnvelopeError):
         decode_jobs(body, LATEST)
+
+
+def test_the_name_of_a_job_costs_no_other_job() -> None:
+    odd = {"job_id": 1, "job_state": "RUNNING", "job_name": "a\0" + "\u00e9" * 600}
+    rows = decode_jobs(envelope(odd, {"job_id": 2, "job_state": "RUNNING"}), LATEST)
+    assert [(row[1], row[5]) for row in rows] == [(1, "a\ufffd" + "\u00e9" * 510), (2, None)]
 
 
 def test_an_envelope_of_the_future_is_refused() -> None:

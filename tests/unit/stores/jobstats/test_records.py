@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from ccagent.stores.jobstats.operations import OST
 from ccagent.stores.jobstats.records import (
+    RecordCheck,
     check_records,
     decode_records,
     move_counters,
 )
-from ccagent.stores.jobstats.refusals import RefusedArrayError
+from ccagent.stores.jobstats.refusals import RefusedArrayError, SenderRights
 from ccagent.stores.jobstats.usual_records import check_array
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -36,8 +37,8 @@ def check(*records: dict[str, Any], sender: str | None = None) -> Any:
     latest = NOW + timedelta(hours=1)
     body = json.dumps(records).encode()
     decoded, refused = decode_records(body, 100)
-    slow = check_records(decoded, sender, latest)
-    found = check_array(body, 100, sender, latest)
+    slow = check_records(decoded, RecordCheck(SenderRights(sender), latest))
+    found = check_array(body, 100, SenderRights(sender), latest)
     assert found == slow._replace(refused=refused + slow.refused)
     return found.observations
 
@@ -63,7 +64,7 @@ def test_a_record_without_a_server_is_the_senders() -> None:
 
 def test_records_of_another_server_are_forbidden() -> None:
     decoded, _ = decode_records(json.dumps([record(), record(server="b")]).encode(), 100)
-    found = check_records(decoded, "a", NOW + timedelta(hours=1))
+    found = check_records(decoded, RecordCheck(SenderRights("a"), NOW + timedelta(hours=1)))
     assert found.is_forbidden
     assert [one.number for one in found.observations] == [1]
     assert [one.number for one in found.refused] == [2]

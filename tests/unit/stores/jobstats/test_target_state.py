@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.stores.jobstats.refusals import RefusedArrayError
-from ccagent.stores.jobstats.target_state import DecodedStates, StateLimits, decode_states
+from ccagent.stores.jobstats.refusals import ANY_SENDER, RefusedArrayError, SenderRights
+from ccagent.stores.jobstats.target_state import DecodedStates, decode_states
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATEST = NOW + timedelta(hours=1)
@@ -22,7 +22,7 @@ def line(name: str = "lustre_ost_exports", target: str = "fs-OST0003", **tags: s
 
 
 def decode(text: str, server: str | None = None, *targets: str) -> DecodedStates:
-    return decode_states(text.encode(), StateLimits(server, targets, LATEST), NOW)
+    return decode_states(text.encode(), SenderRights(server, targets), LATEST, NOW)
 
 
 def test_numbers_of_a_target_are_one_row() -> None:
@@ -58,7 +58,7 @@ def test_a_bad_line_refuses_no_other() -> None:
     found = decode("lustre_ost_exports value=\n" + line() + late)
     assert (len(found.rows), [one.number for one in found.refused]) == (1, [1, 3])
     with pytest.raises(RefusedArrayError, match="UTF-8"):
-        decode_states(b"\xff", StateLimits(None, (), LATEST), NOW)
+        decode_states(b"\xff", ANY_SENDER, LATEST, NOW)
 
 
 @given(st.text() | st.lists(st.sampled_from(["lustre_ost_x", ",", "stype", "=", " ", "1", "\n"])))
