@@ -18,6 +18,11 @@ def die(_: int, number: str) -> None:
     os.kill(os.getpid(), int(number))
 
 
+def ask(helper: Helper) -> None:
+    helper.ask(b"read")
+    helper.answer(60.0)
+
+
 @pytest.mark.parametrize(
     ("number", "described"),
     [(signal.SIGSEGV, "killed by SIGSEGV"), (WITHOUT_A_NAME, f"killed by signal {WITHOUT_A_NAME}")],
@@ -25,5 +30,4 @@ def die(_: int, number: str) -> None:
 def test_the_signal_of_a_killed_process_is_named(number: int, described: str) -> None:
     helper = Helper("NVML", f"{__name__}:die", (str(int(number)),), time_limit=60.0)
     with pytest.raises(ProgramError, match=f"NVML: {described}"):
-        helper.ask(b"read")
-        helper.answer(60.0)
+        ask(helper)
