@@ -192,7 +192,7 @@ PARANOID = "proc/sys/kernel/perf_event_paranoid"
 
 
 def _system_call() -> Callable[..., int]:
-    """Return the system call number. Raise NotHereError on an unknown architecture."""
+    """Return perf_event_open(2). Raise NotHereError on an architecture without a known number."""
     import ctypes
 
     machine = os.uname().machine
