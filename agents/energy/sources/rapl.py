@@ -6,7 +6,13 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, Kept, read_all
+from ccagent.agents.energy.sources.base import (
+    DomainCounters,
+    EnergySource,
+    Kept,
+    as_estimates,
+    read_all,
+)
 from ccagent.agents.metrics.perf.call import PARANOID, PerfCall, explain_error, parse_counts
 from ccagent.agents.metrics.perf.pmu import DEVICES, Pmu, find_pmus
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
@@ -224,9 +230,7 @@ class RaplSource(EnergySource):
         energies = self._read_permitted(node)
         if self._is_model is None:
             self._is_model = has_power_model(node)
-        if not self._is_model:
-            return energies
-        return {domain: energy._replace(is_estimate=True) for domain, energy in energies.items()}
+        return as_estimates(energies) if self._is_model else energies
 
     def _read_permitted(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         self.errors = []
