@@ -71,14 +71,12 @@ class EndedJobs:
         self._held: list[EndedJob] = []
         self._call: RepeatedCall[dict[int, int]] = RepeatedCall("sacct", 0.0)
         self._known: dict[int, int] = {}
-        self.lost = 0
 
     def add(self, account: JobAccount, moment: float) -> None:
         """Add a job. If there are too many, drop and log the oldest one."""
         self._held.append(EndedJob(account, moment))
         if len(self._held) > MOST_ENDED:
             lost = self._held.pop(0)
-            self.lost += 1
             logger.warning(
                 "agent energy: the record of job %d is lost: too many ended jobs", lost.account.job
             )

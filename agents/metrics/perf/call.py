@@ -249,10 +249,8 @@ class EventGroup:
 
     def add(self, number: int, event: PerfEvent) -> None:
         """Open a counter of an event. Raise OSError if this group cannot count it."""
-        if self._descriptors:
-            self._descriptors.append(self._call.open(event, self.cpu, self.leader))
-        else:
-            self._descriptors.append(self._call.open(event, self.cpu))
+        leader = self.leader if self._descriptors else _NO_GROUP
+        self._descriptors.append(self._call.open(event, self.cpu, leader))
         self.numbers.append(number)
 
     def enable(self) -> None:
