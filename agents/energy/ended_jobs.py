@@ -71,14 +71,12 @@ class EndedJobs:
         self._held: list[EndedJob] = []
         self._call: RepeatedCall[dict[int, int]] = RepeatedCall("sacct", 0.0)
         self._known: dict[int, int] = {}
-        self.lost = 0
 
     def add(self, account: JobAccount, moment: float) -> None:
         """Add a job. If there are too many, drop and log the oldest one."""
         self._held.append(EndedJob(account, moment))
         if len(self._held) > MOST_ENDED:
             lost = self._held.pop(0)
-            self.lost += 1
             logger.warning(
                 "agent energy: the record of job %d is lost: too many ended jobs", lost.account.job
             )
@@ -132,15 +130,14 @@ class EndedJobs:
 
 
 class EndedTimes:
-    """Sums the CPU time of ended processes by job. path: pinned iterator.
+    """Sums the CPU time of ended processes by job, from the pinned iterator.
 
     The cgroup of an ended job no longer exists, and its CPU time since the last tick is lost. All
     processes of the job have ended, so the sum over them is its whole CPU time.
     """
 
-    def __init__(self, path: str = f"{pins.DIRECTORY}/{pins.ENDED}".lstrip("/")) -> None:
+    def __init__(self) -> None:
         self.errors: list[str] = []
-        self._path = path
         self._deltas: EndedDeltas | None = None
         self._sums: dict[int, int] = {}
         self._from_start: set[int] = set()
@@ -155,7 +152,7 @@ class EndedTimes:
         self.errors = []
         deltas: dict[int, int] = {}
         if self._deltas is None:
-            self._deltas = EndedDeltas(node, self._path)
+            self._deltas = EndedDeltas(node, f"{pins.DIRECTORY.lstrip('/')}/{pins.ENDED}")
         for key, delta in self._deltas.read(self.errors).items():
             if key.job:
                 deltas[key.job] = deltas.get(key.job, 0) + delta.runtime

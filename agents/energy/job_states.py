@@ -283,7 +283,8 @@ class NodeUse:
 
     def use_package(self, socket: int) -> DomainUse:
         """Return the use of a package: CPU time, and allocated cpus."""
-        return self._use(socket, self._held_cpus(socket), len(self._cpus_of.get(socket, ())))
+        whole = len(self._cpus_of.get(socket, ())) * self.span
+        return self._use(socket, self._held_cpus(socket), whole)
 
     def use_memory(self, socket: int) -> DomainUse:
         """Return the use of the memory of a socket: CPU time, and allocated memory."""
@@ -294,7 +295,7 @@ class NodeUse:
             job = self.jobs[number]
             here = len(job.cpus.intersection(cpus))
             held[number] = job.memory * here * job.seen // max(1, len(job.cpus) * self.span)
-        return self._use(socket, held, whole, unit=1)
+        return self._use(socket, held, whole)
 
     def use_of(self, domain: EnergyDomain) -> DomainUse:
         """Return the use of a domain other than a card."""
@@ -305,9 +306,7 @@ class NodeUse:
             return use_of_apu(found, *self.apus[domain.number])
         return found
 
-    def _use(
-        self, socket: int, held: dict[int, int], whole: int, unit: int | None = None
-    ) -> DomainUse:
+    def _use(self, socket: int, held: dict[int, int], whole: int) -> DomainUse:
         claims: dict[int, DomainClaim] = {}
         own = 0
         for number in self._jobs_on.get(socket, ()):
@@ -316,7 +315,7 @@ class NodeUse:
             own += busy
         busy = max(self.busy_of(socket), own)
         cpus = len(self._cpus_of.get(socket, ()))
-        return DomainUse(claims, busy, whole * (unit or self.span), cpus)
+        return DomainUse(claims, busy, whole, cpus)
 
     def _held_cpus(self, socket: int) -> dict[int, int]:
         """Return allocated cpu time in us by job; jobs on a shared cpu share its time."""

@@ -88,7 +88,7 @@ class Ledger:
             self._book(PART_OF[domain.kind], each, split, totals, domain)
             parts += each.energy
         if NODE_METER in valid:
-            self._add_other(use, valid, self.flaws, totals, parts)
+            self._add_other(use, valid, totals, parts)
         self._cover(use, measured, on_cards)
         node = valid.get(NODE_METER)
         for number in use.jobs:
@@ -166,12 +166,11 @@ class Ledger:
         self,
         use: NodeUse,
         valid: Mapping[EnergyDomain, MeasuredEnergy],
-        flaws: Mapping[EnergyDomain, str],
         totals: TickTotals,
         parts: int,
     ) -> None:
         """Add the node's energy beyond its domains to `other`; carry over a negative rest."""
-        if flaws:
+        if self.flaws:
             return  # the energy of an unknown domain would count as other
         rest = valid[NODE_METER].energy - parts + self.node.carried
         self.node.carried = min(0, rest)

@@ -31,8 +31,6 @@ from ccagent.machine.job_energy import latest_energy, publish_energy
 from ccagent.machine.node import BOOT_ID, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.agents.energy.splitting import DomainUse
 
@@ -149,12 +147,10 @@ class EnergyTick(NamedTuple):
 class EnergyMeter:
     """Reads all sources once per tick and adds the energy to the ledger."""
 
-    def __init__(
-        self, settings: EnergySettings, sources: Sequence[EnergySource] | None = None
-    ) -> None:
+    def __init__(self, settings: EnergySettings) -> None:
         self.settings = settings
         self.cards = CardSource(settings)
-        self.sources = Sources(sources or make_sources(settings, self.cards))
+        self.sources = Sources(make_sources(settings, self.cards))
         ratios = make_ratios(settings)
         idle: dict[DomainKind, float] = {
             "package": settings.idle_package,
@@ -386,20 +382,18 @@ def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySour
         sources.append(RaplSource(settings.rapl))
     if settings.gpu_vendors:
         sources.append(cards)
-    for name in ("pm-counters", "hwmon", "dcmi"):
-        if name not in settings.meters:
-            continue
-        if name == "pm-counters":
-            from ccagent.agents.energy.sources.meters import PmCountersSource
+    if settings.meters:
+        from ccagent.agents.energy.sources.meters import (
+            DcmiSource,
+            HwmonEnergySource,
+            PmCountersSource,
+        )
 
+        if "pm-counters" in settings.meters:
             sources.append(PmCountersSource())
-        elif name == "hwmon":
-            from ccagent.agents.energy.sources.meters import HwmonEnergySource
-
+        if "hwmon" in settings.meters:
             sources.append(HwmonEnergySource())
-        else:
-            from ccagent.agents.energy.sources.meters import DcmiSource
-
+        if "dcmi" in settings.meters:
             limit = settings.dcmi_time_limit.seconds
             sources.append(DcmiSource(settings.dcmi_command, settings.dcmi_every.seconds, limit))
     return sources

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -136,8 +136,9 @@ class SysinfoAgent(Agent[SysinfoSettings]):
     def _describe(self, node: Node, errors: list[CcagentError]) -> SysinfoAttributes:
         settings = self.settings
         time = timestamp(node.clock.time())
-        system = read_system_name(node)
-        cpus = read_cpus(node, errors) or Cpus(1, _cpu_count(node), 1)
+        os_name, os_release, architecture = read_system_name(node)
+        number = os.cpu_count() if node.is_live else 1
+        cpus = read_cpus(node, errors) or Cpus(1, number or 1, 1)
         numa = read_numa(node, errors)
         drawings = [
             read_drawing(
@@ -153,9 +154,9 @@ class SysinfoAgent(Agent[SysinfoSettings]):
             time=time,
             cluster=node.cluster,
             node=node.hostname,
-            os_name=system.name,
-            os_release=system.release,
-            architecture=system.architecture,
+            os_name=os_name,
+            os_release=os_release,
+            architecture=architecture,
             sockets=cpus.sockets,
             cores_per_socket=cpus.cores_per_socket,
             threads_per_core=cpus.threads_per_core,
@@ -196,28 +197,19 @@ class SysinfoAgent(Agent[SysinfoSettings]):
         )
 
 
-class SystemName(NamedTuple):
-    """The fields sysname, release and machine of uname(2)."""
+def read_system_name(node: Node) -> tuple[str, str, str]:
+    """Return sysname, release and machine of uname(2), of a recording from /proc/sys/kernel.
 
-    name: str
-    release: str
-    architecture: str
-
-
-def read_system_name(node: Node) -> SystemName:
-    """Return the fields of uname(2), or of /proc/sys/kernel of a recording, else `unknown`."""
+    Unknown ones are `unknown`.
+    """
     if node.is_live:
         system = os.uname()
-        return SystemName(system.sysname, system.release, system.machine)
-
-    def read(name: str) -> str:
-        try:
-            content = node.read(f"proc/sys/kernel/{name}")
-        except CcagentError:
-            return "unknown"
-        return content.decode("utf-8", "replace").strip() or "unknown"
-
-    return SystemName(read("ostype"), read("osrelease"), read("arch"))
+        return system.sysname, system.release, system.machine
+    name, release, machine = (
+        node.read_text(f"proc/sys/kernel/{file}") or "unknown"
+        for file in ("ostype", "osrelease", "arch")
+    )
+    return name, release, machine
 
 
 def read_memory(node: Node, errors: list[CcagentError]) -> int:
@@ -235,7 +227,3 @@ def _total_memory(content: bytes) -> int:
     if not total:
         raise UnparsableError("no MemTotal")
     return total
-
-
-def _cpu_count(node: Node) -> int:
-    return (os.cpu_count() or 1) if node.is_live else 1

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ccagent.machine.bpf import loading, pins
-from ccagent.machine.bpf.ended_records import EndedReading, parse_ended
 from ccagent.machine.bpf.loading import unmount
 from ccagent.machine.bpf.task_records import Task, parse_tasks
 from ccagent.machine.node import Node
+from tests.support.ended_records import EndedReading, parse_ended
 
 SOURCES = Path(loading.__file__).parent
 NOBODY = 65534

@@ -34,8 +34,8 @@ from tests.support.process_values import (
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ccagent.machine.bpf.ended_records import Ended
     from ccagent.machine.bpf.task_records import Task
+    from tests.support.ended_records import Ended
 
 _PROCESSES = 100
 _JOBS = {"v1": 77_001, "v2": 77_002}

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ccagent.machine.bpf import ended_records, pins, task_records
-from ccagent.machine.bpf.ended_records import Ended, EndedKey, Total
+from ccagent.machine.bpf.ended_records import EndedKey, Total
 from ccagent.machine.bpf.pinned_file import END, HEADER
 from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task
 from ccagent.machine.procfs.process_files import Io, parse_io, parse_statm
+from tests.support.ended_records import Ended
 from tests.support.tree import TreeNode
 
 _TICK = 10_000_000

@@ -26,12 +26,12 @@ from ccagent.controls.changes import find_jobs
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import NodeSources
 from ccagent.machine.bpf import loading, pins
-from ccagent.machine.bpf.ended_records import parse_ended
 from ccagent.machine.bpf.io_loading import IoOptions
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.node import Node
 from tests.support.emulated_slurm import ALICE, emulated_slurm, name_groups_by_sluid
+from tests.support.ended_records import parse_ended
 
 Result = dict[str, Any]
 

@@ -85,9 +85,8 @@ class EnergySource(ABC):
 class DomainCounters:
     """Counters of domains; a domain may have several, such as the dies of a package."""
 
-    def __init__(self, source: str, *, is_estimate: bool = False) -> None:
+    def __init__(self, source: str) -> None:
         self._source = source
-        self._is_estimate = is_estimate
         self._counters: dict[str, EnergyCounter] = {}
         self._domains: dict[str, EnergyDomain] = {}
         self._restored: Kept = {}
@@ -154,16 +153,14 @@ class DomainCounters:
             delta = counter.take()
             if is_missing:
                 counter.interrupt(self._missing)
-                energy = MeasuredEnergy(0, 0.0, self._source, self._is_estimate, self._missing)
+                energy = MeasuredEnergy(0, 0.0, self._source, flaw=self._missing)
             elif delta is None and had_taken:
-                energy = MeasuredEnergy(0, 0.0, self._source, self._is_estimate, _NEW)
+                energy = MeasuredEnergy(0, 0.0, self._source, flaw=_NEW)
             elif delta is None:
                 new.add(domain)
                 continue
             else:
-                energy = MeasuredEnergy(
-                    delta.energy, delta.seconds, self._source, self._is_estimate, delta.flaw
-                )
+                energy = MeasuredEnergy(delta.energy, delta.seconds, self._source, flaw=delta.flaw)
             before = energies.get(domain)
             energies[domain] = energy if before is None else _join(before, energy)
         return {domain: energy for domain, energy in energies.items() if domain not in new}
@@ -193,8 +190,6 @@ def read_all(
     errors: list[str], keys: Iterable[str], read: Callable[[str], int | None]
 ) -> dict[str, int]:
     """Return the readable values by key; the first error of other keys is in `errors`."""
-    from ccagent.errors import CcagentError, NotHereError
-
     values: dict[str, int] = {}
     problems: list[str] = []
     for key in keys:
@@ -209,6 +204,11 @@ def read_all(
             values[key] = value
     errors += problems[:1]
     return values
+
+
+def as_estimates(measured: Measured) -> Measured:
+    """Return energies that a model computes, marked as estimates."""
+    return {domain: energy._replace(is_estimate=True) for domain, energy in measured.items()}
 
 
 class PowerIntegral:

@@ -11,7 +11,13 @@ import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import ALL_SOCKETS, EnergySource, PowerIntegral, read_all
+from ccagent.agents.energy.sources.base import (
+    ALL_SOCKETS,
+    EnergySource,
+    PowerIntegral,
+    as_estimates,
+    read_all,
+)
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
 from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips, list_files, parse_label
@@ -103,7 +109,7 @@ class HwmonEnergySource(EnergySource):
         if not self._meters and not self._counters.keys:
             raise NotHereError(f"/{HWMON}: no meter")
         self.poll(node)
-        energies = self._counters.take()
+        energies = as_estimates(self._counters.take())  # AMD's processors compute them by a model
         rails = {
             meter: taken for meter, integral in self._meters.items() if (taken := integral.take())
         }

@@ -6,9 +6,15 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, Kept, read_all
+from ccagent.agents.energy.sources.base import (
+    DomainCounters,
+    EnergySource,
+    Kept,
+    as_estimates,
+    read_all,
+)
 from ccagent.agents.metrics.perf.call import PARANOID, PerfCall, explain_error, parse_counts
-from ccagent.agents.metrics.perf.pmu import Pmu, find_pmus
+from ccagent.agents.metrics.perf.pmu import DEVICES, Pmu, find_pmus
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.cpus import read_socket
 from ccagent.machine.parsed import read_lack, read_parsed
@@ -24,7 +30,6 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _EVENTS: dict[DomainKind, str] = {"package": "energy-pkg", "dram": "energy-ram"}
-_DEVICES = "sys/bus/event_source/devices"
 _SCALE = re.compile(rb"[0-9.]{1,40}(?:[eE][-+]?[0-9]{1,3})?")
 _UNIT = 2.0**-32
 _MOST_WATTS = 1000.0
@@ -116,11 +121,11 @@ class PerfEnergySource(EnergySource):
                 event = pmu.find_event(name)
             except NotHereError:
                 continue
-            scale = read_parsed(node, f"{_DEVICES}/power/events/{name}.scale", parse_scale)
+            scale = read_parsed(node, f"{DEVICES}/power/events/{name}.scale", parse_scale)
             for cpu in cpus:
                 self._open_one(node, cpu, EnergyDomain(kind), event, scale)
         if not self._open:
-            raise NotHereError(f"/{_DEVICES}/power: no energy of packages")
+            raise NotHereError(f"/{DEVICES}/power: no energy of packages")
 
     def _open_one(
         self, node: Node, cpu: int, domain: EnergyDomain, event: PerfEvent, scale: float
@@ -225,9 +230,7 @@ class RaplSource(EnergySource):
         energies = self._read_permitted(node)
         if self._is_model is None:
             self._is_model = has_power_model(node)
-        if not self._is_model:
-            return energies
-        return {domain: energy._replace(is_estimate=True) for domain, energy in energies.items()}
+        return as_estimates(energies) if self._is_model else energies
 
     def _read_permitted(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         self.errors = []

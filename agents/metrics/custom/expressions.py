@@ -33,18 +33,6 @@ Operand = float | Parts
 Tables = dict[str, Parts]
 
 
-def _negative(number: float) -> float:
-    return -number
-
-
-def _quotient(left: float, right: float) -> float:
-    return left / right
-
-
-def _absolute(number: float) -> float:
-    return abs(number)
-
-
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
@@ -53,7 +41,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: _quotient,
+    ast.Div: operator.truediv,
 }
 _FUNCTIONS: dict[str, Callable[[list[float]], float]] = {
     "sum": sum, "mean": _mean, "min": min, "max": max,
@@ -168,7 +156,7 @@ class _Compiler:
                 return self._name(node, name, is_by_scope=is_by_scope)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 compute = self._node(inner, depth + 1, is_by_scope=is_by_scope)
-                return lambda tables: _each(_negative, compute(tables))
+                return lambda tables: _each(operator.neg, compute(tables))
             case ast.UnaryOp(op=ast.UAdd(), operand=inner):
                 return self._node(inner, depth + 1, is_by_scope=is_by_scope)
             case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
@@ -211,7 +199,7 @@ class _Compiler:
             for each in operands
         ]
         if is_abs:
-            return lambda tables: _each(_absolute, computes[0](tables))
+            return lambda tables: _each(abs, computes[0](tables))
         apply = _FUNCTIONS[name]
         if is_single:
             return lambda tables: _single(apply, computes[0](tables))
@@ -225,7 +213,7 @@ class _Compiler:
 
 
 def _each(apply: Callable[..., float], *operands: Operand) -> Operand:
-    """Apply `function` to the values of each common scope; a division by zero has no value."""
+    """Apply a function to the values of each common scope; a division by zero has no value."""
     tables = [operand for operand in operands if isinstance(operand, dict)]
     if not tables:
         try:

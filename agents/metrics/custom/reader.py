@@ -7,7 +7,7 @@ ignored: all values have the time of the sample.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import structs
 
@@ -158,15 +158,13 @@ class CustomMetrics:
 
 
 class Custom:
-    """Reads `commands`, `files` and `expressions`; imports only configured modules.
+    """Reads `commands`, `files` and `expressions`.
 
     known: metrics of readers. Raise ConfigurationError for an invalid expression.
     """
 
     def __init__(self, settings: MetricsSettings, known: Mapping[str, Metric]) -> None:
         self._expressions: Expressions | None = None
-        self._commands: CommandsReader | None = None
-        self._files: FilesReader | None = None
         taken = dict(known)
         if settings.expressions:
             from ccagent.agents.metrics.custom.expressions import Expressions
@@ -175,10 +173,8 @@ class Custom:
             self._expressions = Expressions(settings.expressions, known, is_open=is_open)
             taken |= self._expressions.metrics
         self._custom = CustomMetrics(taken)
-        if settings.commands:
-            self._commands = CommandsReader(settings.commands, self._custom)
-        if settings.files:
-            self._files = FilesReader(settings.files, self._custom)
+        self._commands = CommandsReader(settings.commands, self._custom)
+        self._files = FilesReader(settings.files, self._custom)
 
     @property
     def metrics(self) -> dict[str, Metric]:
@@ -196,23 +192,15 @@ class Custom:
 
     def begin(self, node: Node) -> None:
         """Start the due commands. They run while readers read."""
-        if self._commands is not None:
-            self._commands.begin(node)
+        self._commands.begin(node)
 
     def collect(self, node: Node, *, waits: bool) -> list[Gauge]:
         """Return the values of files and commands. Errors are logged, rate-limited.
 
         waits: wait for running commands, because no later sample follows.
         """
-        found: list[Gauge] = []
-        errors: list[str] = []
-        if self._files is not None:
-            found += self._files.read(node)
-            errors += self._files.errors
-        if self._commands is not None:
-            found += self._commands.read(node, waits=waits)
-            errors += self._commands.errors
-        for error in errors:
+        found = [*self._files.read(node), *self._commands.read(node, waits=waits)]
+        for error in (*self._files.errors, *self._commands.errors):
             logger.warning("agent metrics: %s", error)
         return found
 
@@ -233,8 +221,7 @@ class Custom:
 
     def close(self) -> None:
         """Stop running commands."""
-        if self._commands is not None:
-            self._commands.close()
+        self._commands.close()
 
 
 _OUTPUT_LIMIT = 1024 * 1024
@@ -245,8 +232,6 @@ class CommandsReader:
 
     errors: messages of the last reading.
     """
-
-    name = "commands"
 
     def __init__(self, commands: dict[str, CommandSettings], metrics: CustomMetrics) -> None:
         self.errors: list[str] = []
@@ -307,23 +292,17 @@ _PATIENCE = 1.0
 """Seconds that a sample waits for all files. Later samples do not wait for a hung file."""
 
 
-class Texts(NamedTuple):
-    """Content of the files of a table, and errors."""
-
-    content: bytes
-    errors: list[str]
-
-
-def read_texts(node: Node, settings: FileSettings) -> Texts:
+def read_texts(node: Node, settings: FileSettings) -> tuple[bytes, list[str]]:
     """Read the file or all files of the directory: at most 1 MiB and 256 files.
 
-    Raise CcagentError on failure. A bad file in a directory is skipped and reported.
+    Return the content, and a message for each bad file of a directory, which is skipped. Raise
+    CcagentError on failure.
     """
     path = settings.path.strip("/")
     try:
         names = node.list(path)
     except NotHereError:
-        return Texts(read_text(node, path, _LARGEST, settings.max_age), [])
+        return read_text(node, path, _LARGEST, settings.max_age), []
     names = sorted(name for name in names if name.endswith(_SUFFIX) and name[0] != ".")
     errors: list[str] = []
     if len(names) > _MOST_FILES:
@@ -338,7 +317,7 @@ def read_texts(node: Node, settings: FileSettings) -> Texts:
             continue
         room -= len(content)
         contents.append(content)
-    return Texts(b"".join(contents), errors)
+    return b"".join(contents), errors
 
 
 def read_text(node: Node, path: str, limit: int, max_age: Duration) -> bytes:
@@ -361,13 +340,11 @@ class FilesReader:
     errors: messages of the last reading.
     """
 
-    name = "files"
-
     def __init__(self, files: dict[str, FileSettings], metrics: CustomMetrics) -> None:
         self.errors: list[str] = []
         self._files = files
         self._metrics = metrics
-        self._reading: dict[str, BackgroundCall[Texts]] = {}
+        self._reading: dict[str, BackgroundCall[tuple[bytes, list[str]]]] = {}
 
     def read(self, node: Node) -> list[Gauge]:
         """Return the values of all files."""
@@ -388,12 +365,12 @@ class FilesReader:
             if name in hanging:
                 continue  # the content may be old
             try:
-                texts = reading.checked_result()
+                content, problems = reading.checked_result()
             except CcagentError as error:
                 self.errors.append(f"{source}: {error}")
                 continue
-            self.errors += [f"{source}: {error}" for error in texts.errors]
-            found += self._metrics.gauges(source, texts.content, node, self.errors)
+            self.errors += [f"{source}: {problem}" for problem in problems]
+            found += self._metrics.gauges(source, content, node, self.errors)
         return found
 
     def _begin(self, node: Node, name: str, settings: FileSettings) -> None:

@@ -192,7 +192,7 @@ PARANOID = "proc/sys/kernel/perf_event_paranoid"
 
 
 def _system_call() -> Callable[..., int]:
-    """Return the system call number. Raise NotHereError on an unknown architecture."""
+    """Return perf_event_open(2). Raise NotHereError on an architecture without a known number."""
     import ctypes
 
     machine = os.uname().machine
@@ -249,10 +249,8 @@ class EventGroup:
 
     def add(self, number: int, event: PerfEvent) -> None:
         """Open a counter of an event. Raise OSError if this group cannot count it."""
-        if self._descriptors:
-            self._descriptors.append(self._call.open(event, self.cpu, self.leader))
-        else:
-            self._descriptors.append(self._call.open(event, self.cpu))
+        leader = self.leader if self._descriptors else _NO_GROUP
+        self._descriptors.append(self._call.open(event, self.cpu, leader))
         self.numbers.append(number)
 
     def enable(self) -> None:

@@ -36,14 +36,6 @@ class Field(NamedTuple):
     bits: tuple[int, ...]
 
 
-class Config(NamedTuple):
-    """Fields of perf_event_attr that select the event."""
-
-    config: int = 0
-    config1: int = 0
-    config2: int = 0
-
-
 def parse_format(content: bytes) -> Field:
     """Parse a file below format, `config:0-7,32-35`. Raise UnparsableError if invalid."""
     found = _FORMAT.fullmatch(content.strip())
@@ -81,8 +73,8 @@ def parse_type(content: bytes) -> int:
     return int(text)
 
 
-def encode(terms: Mapping[str, int], fields: Mapping[str, Field]) -> Config:
-    """Return the terms encoded in the fields of perf_event_attr.
+def encode(terms: Mapping[str, int], fields: Mapping[str, Field]) -> tuple[int, int, int]:
+    """Return the terms encoded in config, config1 and config2 of perf_event_attr.
 
     Raise UnparsableError for an unknown term or a too large value.
     """
@@ -97,10 +89,10 @@ def encode(terms: Mapping[str, int], fields: Mapping[str, Field]) -> Config:
             raise UnparsableError(f"{name}={value:#x} has no room in {len(field.bits)} bits")
         for place, bit in enumerate(field.bits):
             words[field.word] |= (value >> place & 1) << bit
-    return Config(*words)
+    return words[0], words[1], words[2]
 
 
-_DEVICES = "sys/bus/event_source/devices"
+DEVICES = "sys/bus/event_source/devices"
 
 
 class Pmu:
@@ -109,7 +101,7 @@ class Pmu:
     def __init__(self, node: Node, name: str) -> None:
         self.name = name
         self._node = node
-        self._directory = f"{_DEVICES}/{name}"
+        self._directory = f"{DEVICES}/{name}"
         self._type: int | None = None
         self._fields: dict[str, Field] = {}
 
@@ -146,7 +138,7 @@ def find_pmus(node: Node, pattern: str) -> list[Pmu]:
     Raise NotHereError if no name matches, else the errors of Node.list.
     """
     wanted = re.compile(pattern)
-    names = sorted(name for name in node.list(_DEVICES) if wanted.fullmatch(name))
+    names = sorted(name for name in node.list(DEVICES) if wanted.fullmatch(name))
     if not names:
-        raise NotHereError(f"/{_DEVICES}: no {pattern}")
+        raise NotHereError(f"/{DEVICES}: no {pattern}")
     return [Pmu(node, name) for name in names]

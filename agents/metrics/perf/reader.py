@@ -23,7 +23,7 @@ from ccagent.agents.metrics.perf.plan import (
     choose,
     total,
 )
-from ccagent.agents.metrics.perf.pmu import find_pmus
+from ccagent.agents.metrics.perf.pmu import DEVICES, find_pmus
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.checks import Check, CheckResult
@@ -235,14 +235,13 @@ class PerfReader(Reader[ReaderSettings]):
         self._memory = []
 
 
-_DEVICES = "sys/bus/event_source/devices"
 _CORES = re.compile(r"cpu|cpu_core|cpu_atom|armv\d+.*|cpum_cf")
 
 
 def find_counters(node: Node) -> CheckResult:
     """Open and close a counter of cycles on the first cpu."""
     paranoid = node.read_text(PARANOID)
-    pmus = list(filter(_CORES.fullmatch, node.list_names(_DEVICES)))
+    pmus = list(filter(_CORES.fullmatch, node.list_names(DEVICES)))
     return assess_counters(pmus, paranoid, _try_cycles(paranoid) if node.is_live else None)
 
 

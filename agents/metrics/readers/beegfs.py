@@ -23,7 +23,7 @@ from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.agents.metrics.readers.program_reader import Programs
+    from ccagent.agents.metrics.readers.program_reader import RunProgram
     from ccagent.machine.node import Node
 
 
@@ -172,9 +172,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
         """Return the number of programs of `collect`: one per mount and kind of servers."""
         return len(self._servers()) * len(targets)
 
-    def collect(
-        self, programs: Programs, targets: list[str]
-    ) -> tuple[list[Gauge | Count], list[str]]:
+    def collect(self, run: RunProgram, targets: list[str]) -> tuple[list[Gauge | Count], list[str]]:
         """Query the servers of each mount. A failing mount costs its own values."""
         values: list[Gauge | Count] = []
         problems: list[str] = []
@@ -182,7 +180,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
             scope = Scope(stype="filesystem", stype_id=clean_label(point))
             for servers in self._servers():
                 try:
-                    output = self._run(programs, point, servers)
+                    output = self._run(run, point, servers)
                     counters = parse_client_stats(output, self.settings.client)
                 except CcagentError as error:
                     problems.append(f"mount {ascii(point)[:80]}, {servers}: {error}")
@@ -221,13 +219,13 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
             or any(_name(servers, each) in self.wanted for each in operations)
         ]
 
-    def _run(self, programs: Programs, point: str, servers: str) -> bytes:
+    def _run(self, run: RunProgram, point: str, servers: str) -> bytes:
         commands = (
             [self.settings.command] if self.settings.command else [("beegfs-ctl",), ("beegfs",)]
         )
         for command in commands:
             try:
-                return programs.run([*command, *arguments(command[-1], point, servers)])
+                return run([*command, *arguments(command[-1], point, servers)])
             except NotHereError:
                 continue
         names = " or ".join(command[0] for command in commands)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
+    from ccagent.machine.procfs.system import KernelStat
 
 
 _STATES = {
@@ -123,11 +124,8 @@ class CpuReader(Reader[CpuSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/loadavg and /proc/stat. Raise NotHereError if both are missing."""
-        self.forget_errors()
-        found: list[Gauge | Count] = self._read_loads(node)
-        stat = self.try_parsed(node, "proc/stat", parse_kernel_stat)
+        found, stat = self._read_files(node)
         if stat is not None:
-            found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
             if not stat.times:
                 self.errors.append("/proc/stat: no line of a cpu")
             found += self._times(stat.times, node.clock_ticks)
@@ -136,11 +134,8 @@ class CpuReader(Reader[CpuSettings]):
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read loads, events, and the time of each hwthread in each state since boot."""
-        self.forget_errors()
-        found: list[Gauge | Count] = self._read_loads(node)
-        stat = self.try_parsed(node, "proc/stat", parse_kernel_stat)
+        found, stat = self._read_files(node)
         if stat is not None:
-            found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
             hertz = node.clock_ticks
             for cpu, ticks in stat.times.items():
                 # Hundredths of a second: 100 in a second are 100 %.
@@ -149,9 +144,15 @@ class CpuReader(Reader[CpuSettings]):
         self.require(found)
         return found
 
-    def _read_loads(self, node: Node) -> list[Gauge | Count]:
+    def _read_files(self, node: Node) -> tuple[list[Gauge | Count], KernelStat | None]:
+        """Return loads and events, and the content of /proc/stat if it can be read."""
+        self.forget_errors()
         loads = self.try_parsed(node, "proc/loadavg", parse_loadavg)
-        return [] if loads is None else [*map(Gauge, _LOADS, loads)]
+        found: list[Gauge | Count] = [] if loads is None else [*map(Gauge, _LOADS, loads)]
+        stat = self.try_parsed(node, "proc/stat", parse_kernel_stat)
+        if stat is not None:
+            found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
+        return found, stat
 
     def _times(self, times: dict[int, list[int]], clock_ticks: int) -> list[Gauge]:
         before, self._before = self._before, times

@@ -6,7 +6,7 @@ Source: IBM Storage Scale, "Display I/O statistics per mounted file system".
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -19,43 +19,31 @@ from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from ccagent.agents.metrics.readers.program_reader import Programs
+    from ccagent.agents.metrics.readers.program_reader import RunProgram
     from ccagent.machine.node import Node
 
 
 _RESPONSE = "_fs_io_s_"
-_FIELDS = {
-    "_br_": "bytes_read",
-    "_bw_": "bytes_written",
-    "_oc_": "opens",
-    "_cc_": "closes",
-    "_rdc_": "reads",
-    "_wc_": "writes",
-    "_dir_": "readdirs",
-    "_iu_": "inode_updates",
+_METRICS = {
+    "gpfs_read": ("_br_", "B/s", "bytes read, from disks and cache"),
+    "gpfs_write": ("_bw_", "B/s", "bytes written, to disks and cache"),
+    "gpfs_opens": ("_oc_", "1/s", "open() calls, including creat()"),
+    "gpfs_closes": ("_cc_", "1/s", "close() calls"),
+    "gpfs_reads": ("_rdc_", "1/s", "read() calls"),
+    "gpfs_writes": ("_wc_", "1/s", "write() calls"),
+    "gpfs_readdirs": ("_dir_", "1/s", "readdir() calls"),
+    "gpfs_inode_updates": ("_iu_", "1/s", "updates of inodes on disk"),
 }
+"""By metric: keyword of mmpmon, unit, description."""
 
 
-class GpfsCounters(NamedTuple):
-    """Counters of this node in a file system since the mount."""
-
-    bytes_read: int
-    bytes_written: int
-    opens: int
-    closes: int
-    reads: int
-    writes: int
-    readdirs: int
-    inode_updates: int
-
-
-def parse_fs_io_s(content: bytes) -> tuple[dict[str, GpfsCounters], list[str]]:
-    """Return the counters by file system, and a message for each unusable line.
+def parse_fs_io_s(content: bytes) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Return the counters by file system and metric, and a message for each unusable line.
 
     If two clusters have file systems of equal name, the names are `NAME@CLUSTER`. Raise
     UnparsableError if no line has a file system.
     """
-    found: dict[tuple[str, str], GpfsCounters] = {}
+    found: dict[tuple[str, str], dict[str, int]] = {}
     problems: list[str] = []
     is_any = False
     text = content.decode("utf-8", "replace")
@@ -80,34 +68,23 @@ def parse_fs_io_s(content: bytes) -> tuple[dict[str, GpfsCounters], list[str]]:
     }, problems
 
 
-def _parse_counters(name: str, fields: dict[str, str]) -> GpfsCounters:
+def _parse_counters(name: str, fields: dict[str, str]) -> dict[str, int]:
     if not name:
         raise UnparsableError("_fs_: no name")
     if fields.get("_rc_") != "0":
         raise UnparsableError(f"status {fields.get('_rc_', 'missing')[:20]}")
     numbers: dict[str, int] = {}
-    for keyword, field in _FIELDS.items():
+    for metric, (keyword, _, _) in _METRICS.items():
         word = fields.get(keyword, "")
         if not (word.isascii() and word.isdecimal()) or len(word) > 20:
             raise UnparsableError(f"{keyword}: not a number: {word[:40]!r}")
-        numbers[field] = int(word)
-        if numbers[field] > LARGEST_UINT:
+        numbers[metric] = int(word)
+        if numbers[metric] > LARGEST_UINT:
             raise UnparsableError(f"{keyword}: out of range: {word}")
-    return GpfsCounters(**numbers)
+    return numbers
 
 
 _REQUEST = b"once fs_io_s\n"
-_METRICS = {
-    "gpfs_read": ("B/s", "bytes_read", "bytes read, from disks and cache", "_br_"),
-    "gpfs_write": ("B/s", "bytes_written", "bytes written, to disks and cache", "_bw_"),
-    "gpfs_opens": ("1/s", "opens", "open() calls, including creat()", "_oc_"),
-    "gpfs_closes": ("1/s", "closes", "close() calls", "_cc_"),
-    "gpfs_reads": ("1/s", "reads", "read() calls", "_rdc_"),
-    "gpfs_writes": ("1/s", "writes", "write() calls", "_wc_"),
-    "gpfs_readdirs": ("1/s", "readdirs", "readdir() calls", "_dir_"),
-    "gpfs_inode_updates": ("1/s", "inode_updates", "updates of inodes on disk", "_iu_"),
-}
-"""By metric: unit, field of GpfsCounters, description, keyword of mmpmon."""
 
 
 class GpfsSettings(ProgramReaderSettings, frozen=True, kw_only=True):
@@ -141,7 +118,7 @@ class GpfsReader(ProgramReader[GpfsSettings]):
             source=f"mmpmon -p, fs_io_s: {keyword}",
             is_default=False,
         )
-        for name, (unit, _, description, keyword) in _METRICS.items()
+        for name, (keyword, unit, description) in _METRICS.items()
     }
 
     def targets(self, node: Node) -> list[str]:
@@ -153,12 +130,12 @@ class GpfsReader(ProgramReader[GpfsSettings]):
 
     def collect(
         self,
-        programs: Programs,
+        run: RunProgram,
         targets: list[str],  # noqa: ARG002 - only one target
     ) -> tuple[list[Gauge | Count], list[str]]:
         """Run mmpmon, and parse the counters of each file system."""
         try:
-            output = programs.run(self.settings.command, _REQUEST)
+            output = run(self.settings.command, standard_input=_REQUEST)
         except NotHereError as error:
             raise ProgramError(f"{error}; see agents.metrics.gpfs.command") from error
         systems, problems = parse_fs_io_s(output)
@@ -168,8 +145,5 @@ class GpfsReader(ProgramReader[GpfsSettings]):
             if not label or any(fnmatchcase(name, each) for each in self.settings.exclude):
                 continue
             scope = Scope(stype="filesystem", stype_id=label)
-            values += (
-                Count(metric, getattr(counters, field), scope)
-                for metric, (_, field, _, _) in _METRICS.items()
-            )
+            values += (Count(metric, value, scope) for metric, value in counters.items())
         return values, problems

@@ -19,7 +19,7 @@ from ccagent.errors import NotHereError, ProgramError, UnparsableError
 from ccagent.machine.hwmon import clean_label
 
 if TYPE_CHECKING:
-    from ccagent.agents.metrics.readers.program_reader import Programs
+    from ccagent.agents.metrics.readers.program_reader import RunProgram
     from ccagent.machine.node import Node
 
 
@@ -173,11 +173,11 @@ class IpmiReader(ProgramReader[IpmiSettings]):
 
     def collect(
         self,
-        programs: Programs,
+        run: RunProgram,
         targets: list[str],  # noqa: ARG002 - only one target
     ) -> tuple[list[Gauge | Count], list[str]]:
         """Run the program and parse its output."""
-        output = self._run(programs)
+        output = self._run(run)
         try:
             sensors = parse_ipmi_sensors(output)
         except UnparsableError as error:
@@ -187,15 +187,15 @@ class IpmiReader(ProgramReader[IpmiSettings]):
             for name, kind, value in sensors
         ], []
 
-    def _run(self, programs: Programs) -> bytes:
+    def _run(self, run: RunProgram) -> bytes:
         if self.settings.command:
             try:
-                return programs.run(self.settings.command)
+                return run(self.settings.command)
             except NotHereError as error:
                 raise ProgramError(f"{error}; see agents.metrics.ipmi.command") from error
         for command in _COMMANDS:
             try:
-                return programs.run(command)
+                return run(command)
             except NotHereError:
                 continue
         raise ProgramError(

@@ -201,10 +201,6 @@ def domain_memory(meminfo: dict[str, int]) -> dict[str, int]:
     return {"mem_used": max(0, total - free - cache - slab) * _KB, "mem_free": free * _KB}
 
 
-def _read_events(node: Node) -> dict[str, int]:
-    return select_events(read_parsed(node, "proc/vmstat", parse_vmstat))
-
-
 def select_events(events: dict[str, int]) -> dict[str, int]:
     """Return events or pages of /proc/vmstat since boot by metric.
 
@@ -238,8 +234,9 @@ class MemoryReader(Reader[MemorySettings]):
             read = partial(_read_memory, node, path, compute, wants_more=wants_more)
             values = self.attempt(path, read) or {}
             found += (Gauge(metric, value, scope) for metric, value in values.items())
-        events = self.attempt("proc/vmstat", partial(_read_events, node)) or {}
-        for metric, value in events.items():
+        path = "proc/vmstat"
+        events = self.attempt(path, lambda: select_events(read_parsed(node, path, parse_vmstat)))
+        for metric, value in (events or {}).items():
             scale = node.page_size if metric in _IN_PAGES else 1
             found.append(Count(metric, value * scale))
         self.require(found)

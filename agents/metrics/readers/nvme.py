@@ -10,7 +10,7 @@ import re
 import struct
 from array import array
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -34,90 +34,102 @@ if TYPE_CHECKING:
 
 LOG_SIZE = 512
 
-# From byte 0: warning, temperature, spare, spare threshold, percentage used. From byte 32: ten
-# counters of 16 bytes. From byte 192: two times. From byte 200: eight sensors.
-_HEAD = struct.Struct("<BHBBB")
-_COUNTERS_AT, _COUNTER_SIZE = 32, 16
-_COUNTERS = 10
-_TIMES = struct.Struct("<II")
-_TIMES_AT = 192
+_COUNTERS_END = 192
 _SENSORS = struct.Struct("<8H")
 _SENSORS_AT = 200
-_DATA_UNIT = 512_000
 _ZERO_CELSIUS = 273
 _HOTTEST = 1000
 
 
+class SmartField(NamedTuple):
+    """A number of the log, little-endian. factor: its unit in that of the metric."""
+
+    first: int
+    size: int
+    description: str
+    unit: str = ""
+    factor: int = 1
+    aggregation: Literal["sum", "mean", "max"] = "sum"
+
+    @property
+    def source(self) -> str:
+        """Return the bytes of the number, and its factor."""
+        where = f"bytes {self.first}-{self.first + self.size - 1}"
+        if self.size == 1:
+            where = f"byte {self.first}"
+        return where if self.factor == 1 else f"{where} * {self.factor}"
+
+
+_FIELDS = {
+    "nvme_critical_warning": SmartField(
+        0, 1,
+        "critical warnings as bits: 1 spare, 2 temperature, 4 reliability, 8 read-only, 16 backup",
+        aggregation="max",
+    ),
+    "nvme_temp": SmartField(1, 2, "temperature", "degC", aggregation="max"),
+    "nvme_spare": SmartField(3, 1, "spare capacity left", "%", aggregation="mean"),
+    "nvme_spare_threshold": SmartField(
+        4, 1, "spare capacity below which the drive warns", "%", aggregation="mean"
+    ),
+    "nvme_percentage_used": SmartField(
+        5, 1, "used part of the endurance, up to 255", "%", aggregation="max"
+    ),
+    "nvme_bytes_read": SmartField(32, 16, "total bytes read", "B", 512_000),
+    "nvme_bytes_written": SmartField(48, 16, "total bytes written", "B", 512_000),
+    "nvme_host_reads": SmartField(64, 16, "total read commands"),
+    "nvme_host_writes": SmartField(80, 16, "total write commands"),
+    "nvme_busy_time": SmartField(96, 16, "total time busy with commands", "s", 60),
+    "nvme_power_cycles": SmartField(112, 16, "total power cycles"),
+    "nvme_power_on_time": SmartField(128, 16, "total power-on time", "s", 3600, "max"),
+    "nvme_unsafe_shutdowns": SmartField(144, 16, "total unsafe shutdowns"),
+    "nvme_media_errors": SmartField(160, 16, "total unrecovered data integrity errors"),
+    "nvme_error_log_entries": SmartField(176, 16, "total entries of the error log"),
+    "nvme_warning_temp_time": SmartField(
+        192, 4, "total time above the warning temperature", "s", 60
+    ),
+    "nvme_critical_temp_time": SmartField(
+        196, 4, "total time above the critical temperature", "s", 60
+    ),
+}  # fmt: skip
+"""By metric; counters are over the life of the drive."""
+
+
 class SmartLog(NamedTuple):
-    """Health of a drive.
+    """Health of a drive. values: by metric. sensors: degrees Celsius by number from 1."""
 
-    critical_warning: bits, 0 without a warning. temperature: degrees Celsius of the whole drive,
-    None without a sensor. sensors: degrees Celsius by number from 1. spare, spare_threshold,
-    percentage_used: percent; percentage_used is at most 255. Counters cover the drive's life:
-    bytes, commands, seconds.
-    """
-
-    critical_warning: int
-    temperature: int | None
-    spare: int
-    spare_threshold: int
-    percentage_used: int
-    bytes_read: int
-    bytes_written: int
-    host_reads: int
-    host_writes: int
-    busy_time: int
-    power_cycles: int
-    power_on_time: int
-    unsafe_shutdowns: int
-    media_errors: int
-    error_log_entries: int
-    warning_temperature_time: int
-    critical_temperature_time: int
+    values: dict[str, int]
     sensors: dict[int, int]
 
 
 def parse_smart_log(content: bytes) -> SmartLog:
-    """Parse the 512 bytes of the log. Raise UnparsableError if they are invalid."""
+    """Parse the 512 bytes of the log. Raise UnparsableError if they are invalid.
+
+    The temperature is omitted if the drive has no sensor.
+    """
     if len(content) != LOG_SIZE:
         raise UnparsableError(f"SMART log of {len(content)} bytes, not {LOG_SIZE}")
-    warning, kelvin, spare, threshold, used = _HEAD.unpack_from(content)
     # Drives without a log return all bits 0 or all bits 1.
-    if not any(content) or not any(byte ^ 0xFF for byte in content[:_TIMES_AT]):
+    if not any(content) or not any(byte ^ 0xFF for byte in content[:_COUNTERS_END]):
         raise UnparsableError("SMART log without content")
+    values = {
+        metric: field.factor
+        * int.from_bytes(content[field.first : field.first + field.size], "little")
+        for metric, field in _FIELDS.items()
+    }
+    spare, threshold = values["nvme_spare"], values["nvme_spare_threshold"]
     if spare > 100 or threshold > 100:
         raise UnparsableError(f"SMART log with a spare of {spare} %, threshold {threshold} %")
-    counters = [
-        int.from_bytes(content[start : start + _COUNTER_SIZE], "little")
-        for start in range(_COUNTERS_AT, _COUNTERS_AT + _COUNTERS * _COUNTER_SIZE, _COUNTER_SIZE)
-    ]
-    read, written, reads, writes, busy, cycles, hours, shutdowns, errors, entries = counters
-    warning_minutes, critical_minutes = _TIMES.unpack_from(content, _TIMES_AT)
+    degrees = _celsius(values["nvme_temp"])
+    if degrees is None:
+        del values["nvme_temp"]
+    else:
+        values["nvme_temp"] = degrees
     sensors = {
         number: degrees
         for number, each in enumerate(_SENSORS.unpack_from(content, _SENSORS_AT), 1)
         if (degrees := _celsius(each)) is not None
     }
-    return SmartLog(
-        critical_warning=warning,
-        temperature=_celsius(kelvin),
-        spare=spare,
-        spare_threshold=threshold,
-        percentage_used=used,
-        bytes_read=read * _DATA_UNIT,
-        bytes_written=written * _DATA_UNIT,
-        host_reads=reads,
-        host_writes=writes,
-        busy_time=busy * 60,
-        power_cycles=cycles,
-        power_on_time=hours * 3600,
-        unsafe_shutdowns=shutdowns,
-        media_errors=errors,
-        error_log_entries=entries,
-        warning_temperature_time=warning_minutes * 60,
-        critical_temperature_time=critical_minutes * 60,
-        sensors=sensors,
-    )
+    return SmartLog(values, sensors)
 
 
 def _celsius(kelvin: int) -> int | None:
@@ -175,53 +187,6 @@ _FABRICS = frozenset({"tcp", "rdma", "fc", "loop"})
 """Transports to remote drives."""
 _MOST = 64
 
-_FIELDS = {
-    "nvme_critical_warning": (
-        "", "max", "critical_warning",
-        "critical warnings as bits: 1 spare, 2 temperature, 4 reliability, 8 read-only, 16 backup",
-        "byte 0",
-    ),
-    "nvme_temp": ("degC", "max", "temperature", "temperature", "bytes 1-2"),
-    "nvme_spare": ("%", "mean", "spare", "spare capacity left", "byte 3"),
-    "nvme_spare_threshold": (
-        "%", "mean", "spare_threshold", "spare capacity below which the drive warns", "byte 4"
-    ),
-    "nvme_percentage_used": (
-        "%", "max", "percentage_used", "used part of the endurance, up to 255", "byte 5"
-    ),
-    "nvme_bytes_read": ("B", "sum", "bytes_read", "total bytes read", "bytes 32-47 * 512000"),
-    "nvme_bytes_written": (
-        "B", "sum", "bytes_written", "total bytes written", "bytes 48-63 * 512000"
-    ),
-    "nvme_host_reads": ("", "sum", "host_reads", "total read commands", "bytes 64-79"),
-    "nvme_host_writes": ("", "sum", "host_writes", "total write commands", "bytes 80-95"),
-    "nvme_busy_time": (
-        "s", "sum", "busy_time", "total time busy with commands", "bytes 96-111 * 60"
-    ),
-    "nvme_power_cycles": ("", "sum", "power_cycles", "total power cycles", "bytes 112-127"),
-    "nvme_power_on_time": (
-        "s", "max", "power_on_time", "total power-on time", "bytes 128-143 * 3600"
-    ),
-    "nvme_unsafe_shutdowns": (
-        "", "sum", "unsafe_shutdowns", "total unsafe shutdowns", "bytes 144-159"
-    ),
-    "nvme_media_errors": (
-        "", "sum", "media_errors", "total unrecovered data integrity errors", "bytes 160-175"
-    ),
-    "nvme_error_log_entries": (
-        "", "sum", "error_log_entries", "total entries of the error log", "bytes 176-191"
-    ),
-    "nvme_warning_temp_time": (
-        "s", "sum", "warning_temperature_time",
-        "total time above the warning temperature", "bytes 192-195 * 60",
-    ),
-    "nvme_critical_temp_time": (
-        "s", "sum", "critical_temperature_time",
-        "total time above the critical temperature", "bytes 196-199 * 60",
-    ),
-}  # fmt: skip
-"""By metric: unit, aggregation, field of SmartLog, description, bytes of the log."""
-
 
 class NvmeSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.nvme]."""
@@ -237,13 +202,13 @@ class NvmeSettings(ReaderSettings, frozen=True, kw_only=True):
     ] = Duration("5s")
 
 
-def _metric(unit: str, aggregation: str, description: str, source: str) -> Metric:
+def _metric(description: str, field: SmartField) -> Metric:
     return Metric(
-        unit=unit,
+        unit=field.unit,
         type="node",
         description=description,
-        source=f"SMART log (02h) of /dev/nvmeN, {source}",
-        aggregation="max" if aggregation == "max" else "mean" if aggregation == "mean" else "sum",
+        source=f"SMART log (02h) of /dev/nvmeN, {field.source}",
+        aggregation=field.aggregation,
         is_default=False,
     )
 
@@ -257,11 +222,12 @@ class NvmeReader(Reader[NvmeSettings]):
     has_own_pace = True
     metrics: ClassVar[dict[str, Metric]] = {
         **{
-            name: _metric(unit, aggregation, f"{description}, by drive (stype disk)", source)
-            for name, (unit, aggregation, _, description, source) in _FIELDS.items()
+            name: _metric(f"{field.description}, by drive (stype disk)", field)
+            for name, field in _FIELDS.items()
         },
         "nvme_temp_sensor": _metric(
-            "degC", "max", "temperature, by sensor of a drive (stype sensor)", "bytes 200-215"
+            "temperature, by sensor of a drive (stype sensor)",
+            SmartField(_SENSORS_AT, _SENSORS.size, "", "degC", aggregation="max"),
         ),
     }
 
@@ -317,7 +283,7 @@ class NvmeReader(Reader[NvmeSettings]):
             name
             for name in (f"nvme{number}" for number in numbers)
             if not any(fnmatchcase(name, each) for each in self.settings.exclude)
-            and _transport(node, name) not in _FABRICS
+            and node.read_text(f"{_CONTROLLERS}/{name}/transport") not in _FABRICS
         ][:_MOST]
 
     def _read_all(
@@ -345,19 +311,8 @@ class NvmeReader(Reader[NvmeSettings]):
 def gauges(controller: str, log: SmartLog) -> Iterator[Gauge]:
     """Yield the values of a drive."""
     scope = Scope(stype="disk", stype_id=controller)
-    for metric, (_, _, field, _, _) in _FIELDS.items():
-        value: int | None = getattr(log, field)
-        if value is not None:
-            yield Gauge(metric, value, scope)
+    for metric, value in log.values.items():
+        yield Gauge(metric, value, scope)
     for number, degrees in log.sensors.items():
         scope = Scope(stype="sensor", stype_id=f"{controller}/{number}")
         yield Gauge("nvme_temp_sensor", degrees, scope)
-
-
-def _transport(node: Node, controller: str) -> str:
-    """Return the transport of a controller; empty before Linux 4.10."""
-    try:
-        path = f"{_CONTROLLERS}/{controller}/transport"
-        return node.read_single(path).decode("ascii", "replace").strip()
-    except CcagentError:
-        return ""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _AGENTS = ("samples", "errors", "skipped", "cpu")
 _SINKS = ("queued", "sent", "acknowledged", "retried", "rejected", "dropped")
 _BACKLOG = ("backlog", "backlog_bytes")
+_OF_PROCESS = "cpu"
+"""Has no sum over the agents: the CPU time of the process is larger."""
 _MICRO = 1_000_000
 
 _MEANINGS = {
@@ -62,16 +64,12 @@ def _metrics() -> dict[str, Metric]:
             "B", "node", "resident memory of ccagent's process", "/proc/self/statm, resident"
         ),
     }
-    whole: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-        ("agent", "all agents", _AGENTS[:3]),
-        ("sink", "all sinks", (*_SINKS, *_BACKLOG)),
-    )
-    for kind, all_of_them, keys in whole:
-        for key in keys:
-            found[f"ccagent_{key}"] = _metric(key, kind, all_of_them, is_default=key in _DEFAULT)
-    for kind, keys in (("agent", _AGENTS), ("sink", (*_SINKS, *_BACKLOG))):
-        for key in keys:
-            found[f"ccagent_{kind}_{key}"] = _metric(key, kind, f"by {kind}", is_default=False)
+    keys = [("agent", key) for key in _AGENTS] + [("sink", key) for key in (*_SINKS, *_BACKLOG)]
+    for kind, key in keys:
+        if key != _OF_PROCESS:
+            found[f"ccagent_{key}"] = _metric(key, kind, f"all {kind}s", is_default=key in _DEFAULT)
+    for kind, key in keys:
+        found[f"ccagent_{kind}_{key}"] = _metric(key, kind, f"by {kind}", is_default=False)
     return found
 
 
@@ -162,7 +160,7 @@ def _counts(
     found += [
         Count(f"ccagent_{key}", number)
         for key, number in zip(keys, sums.total, strict=True)
-        if key != "cpu"  # the CPU time of the process is larger
+        if key != _OF_PROCESS
     ]
     return found
 

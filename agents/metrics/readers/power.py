@@ -45,7 +45,7 @@ class PowerReader(Reader[ReaderSettings]):
         "mem_power": Metric("W", "socket", "power of the memory of a socket; not part of cpu_power",
             "/sys/class/powercap/*-rapl:*, dram: energy_uj", scale=1e-6),
         "core_power": Metric("W", "socket",
-            "power of the cores of a package (AMD: of its first core only); part of" " cpu_power",
+            "power of the cores of a package (AMD: of its first core only); part of cpu_power",
             "/sys/class/powercap/*-rapl:*, core: energy_uj", scale=1e-6, is_default=False),
         "uncore_power": Metric("W", "socket",
             "power of the graphics unit in a package; part of cpu_power",
@@ -178,9 +178,9 @@ class PowerReader(Reader[ReaderSettings]):
         return {*flaws}
 
 
-def require_rapl(node: Node, impact: str = "") -> Check:
+def require_rapl(node: Node) -> Check:
     """Return the check of RAPL."""
-    return Check("power", "RAPL", partial(find_zones, node), impact)
+    return Check("power", "RAPL", partial(find_zones, node))
 
 
 def find_zones(node: Node) -> CheckResult:

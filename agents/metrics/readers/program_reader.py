@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
 
 from msgspec import Meta
@@ -13,7 +15,7 @@ from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall, StopPipe
 from ccagent.machine.counters import Rates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ccagent.machine.node import Node
 
@@ -39,26 +41,8 @@ class ProgramReaderSettings(ReaderSettings, frozen=True, kw_only=True):
 P = TypeVar("P", bound=ProgramReaderSettings)
 
 
-class Programs:
-    """Runs programs for a reader until its descriptor `stop` is readable."""
-
-    def __init__(self, node: Node, time_limit: float, stop: int) -> None:
-        self._node = node
-        self._time_limit = time_limit
-        self._stop = stop
-
-    def run(self, command: Sequence[str], standard_input: bytes = b"") -> bytes:
-        """Return the output of a program.
-
-        Raise NotHereError if missing, ProgramError if it fails.
-        """
-        return self._node.run(
-            command,
-            time_limit=self._time_limit,
-            output_limit=_OUTPUT_LIMIT,
-            stop=self._stop,
-            standard_input=standard_input,
-        )
+RunProgram = Callable[..., bytes]
+"""`Node.run` with the limits of a reader."""
 
 
 class ProgramResults(NamedTuple):
@@ -92,10 +76,8 @@ class ProgramReader(Reader[P], Generic[P]):
         """
 
     @abstractmethod
-    def collect(
-        self, programs: Programs, targets: list[str]
-    ) -> tuple[list[Gauge | Count], list[str]]:
-        """Run the programs. Called in a thread. Return values and partial problems.
+    def collect(self, run: RunProgram, targets: list[str]) -> tuple[list[Gauge | Count], list[str]]:
+        """Run the programs with `run`, in a thread. Return values and partial problems.
 
         Raise CcagentError if there are no values.
         """
@@ -110,10 +92,15 @@ class ProgramReader(Reader[P], Generic[P]):
         if not self.is_wanted:
             return []
         targets = self.targets(node)
-        programs = Programs(node, self.settings.time_limit.seconds, self._stop.descriptor)
+        run = partial(
+            node.run,
+            time_limit=self.settings.time_limit.seconds,
+            output_limit=_OUTPUT_LIMIT,
+            stop=self._stop.descriptor,
+        )
 
         def call() -> ProgramResults:
-            values, problems = self.collect(programs, targets)
+            values, problems = self.collect(run, targets)
             return ProgramResults(node.clock.monotonic(), values, problems)
 
         # The values of a program that ended between two samples are in the later sample.

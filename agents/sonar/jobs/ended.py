@@ -92,11 +92,6 @@ class EndedDeltas:
         """Return whether the last reading got the kernel's sums."""
         return self._read_at > 0
 
-    @property
-    def entries(self) -> int:
-        """Return the number of entries with known last sums."""
-        return len(self._known)
-
     def read(self, errors: list[str]) -> dict[EndedKey, EndedDelta]:
         """Return the deltas by key; empty if the sums are not pinned or not readable."""
         self._reading += 1

@@ -261,7 +261,7 @@ class _ChunkReader:
         self.pieces: queue.Queue[bytes | OSError | CcagentError] = queue.Queue(_PIECES_AHEAD)
         self.is_wanted = True
         self._open = open_file
-        threading.Thread(target=self._read, name="reader", daemon=True).start()
+        BackgroundCall(self._read, "reader")
 
     def _read(self) -> None:
         try:

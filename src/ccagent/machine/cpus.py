@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.errors import CcagentError, NotHereError, UnparsableError, raise_for
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.interpreter import python
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
@@ -206,7 +205,8 @@ def read_model(node: Node, errors: list[CcagentError]) -> str:
     """Return the model from /proc/cpuinfo, else (live machine) from py-cpuinfo; may be empty."""
     try:
         # The first cpus suffice on x86_64. Each one costs the kernel microseconds.
-        name = _first(parse_cpuinfo(_read_head(node)), "model name")
+        head = node.read_start(_CPUINFO, _HEAD)
+        name = _first(parse_cpuinfo(head[: head.rfind(b"\n") + 1]), "model name")
         name = name or model_name(parse_cpuinfo(node.read(_CPUINFO)))
     except CcagentError as error:
         errors.append(error)
@@ -257,18 +257,6 @@ def _read_cores(node: Node, errors: list[CcagentError]) -> list[Core]:
         cores.append(Core(socket, len(threads)))
     errors.extend(failures[:1])
     return cores
-
-
-def _read_head(node: Node) -> bytes:
-    """Read the first whole lines of /proc/cpuinfo."""
-    descriptor = node.open(_CPUINFO)
-    try:
-        content = os.read(descriptor, _HEAD)
-    except OSError as error:
-        raise_for(_CPUINFO, error)
-    finally:
-        os.close(descriptor)
-    return content[: content.rfind(b"\n") + 1]
 
 
 def _number(text: str | None) -> int:
@@ -327,8 +315,8 @@ def identify(cpuinfo: bytes) -> CpuIdentity | None:
 
 
 def read_identity(node: Node) -> CpuIdentity | None:
-    """Read the model of the first processor; None if unknown. Raise as Node.pieces does."""
-    return identify(next(iter(node.pieces(_CPUINFO)), b""))
+    """Read the model of the first processor; None if unknown. Raise as Node.read does."""
+    return identify(node.read_start(_CPUINFO, _HEAD))
 
 
 _NODES = "sys/devices/system/node"

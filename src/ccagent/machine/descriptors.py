@@ -37,7 +37,7 @@ _NO_LIMIT = 1_048_576
 
 
 class Descriptors:
-    """Files of the node that are kept open. free: number of files that may be added.
+    """Files of the node that are kept open.
 
     Other parts of this process also open files, and the limit may be lowered at run time. If no
     file can be opened, `give_back` is called to close some kept files, and fewer files are kept.
@@ -48,11 +48,6 @@ class Descriptors:
         self._give_back = give_back
         self._most = min(most, raise_limit())
         self._kept = 0
-
-    @property
-    def free(self) -> int:
-        """Return the number of further files that may be kept."""
-        return max(0, self._most - self._kept)
 
     def open(self, path: str) -> int:
         """Open a file to keep; CLOSED if no descriptor is free. Raise as `Node.read` does."""

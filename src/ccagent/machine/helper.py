@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ccagent.errors import ProgramError
 from ccagent.machine.interpreter import python
+from ccagent.machine.program import describe_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,8 +126,7 @@ class Helper:
         self._postpone()
         status = running.process.returncode
         if not reason and status is not None:
-            died = f"died of {signal.Signals(-status).name}" if status < 0 else ""
-            reason = died or f"ended with status {status}"
+            reason = describe_end(status)
         raise ProgramError(f"{self._name}: {reason or 'broke off'}")
 
     def _end(self, running: _Running, *, grace: float) -> None:

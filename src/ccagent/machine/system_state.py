@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.clock import timestamp
+from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import (
     KernelStat,
     Load,
@@ -52,12 +53,9 @@ def read_system(node: Node, errors: list[str]) -> SystemState:
 
     def read(path: str, parse: Callable[[bytes], T], otherwise: T) -> T:
         try:
-            return parse(node.read(path))
+            return read_parsed(node, path, parse)
         except NotHereError:
             return otherwise
-        except UnparsableError as error:
-            text = str(error)
-            errors.append(text if text.startswith("/") else f"/{path}: {text}")
         except CcagentError as error:
             errors.append(str(error))
         return otherwise

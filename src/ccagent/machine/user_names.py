@@ -66,10 +66,6 @@ class UserNames:
         self._patience, self._counted = _PATIENCE, time.monotonic()
         self._is_slow = False
 
-    def __len__(self) -> int:
-        """Return the number of users that are remembered."""
-        return len(self._known)
-
     def find(self, uid: int) -> str:
         """Return the name of a user; empty if there is none, or none is known in time."""
         known = self._known.get(uid)

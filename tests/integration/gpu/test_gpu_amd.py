@@ -162,4 +162,4 @@ def test_what_one_library_breaks_the_other_does_not_suffer(amd: Machine) -> None
     amd.libraries.play(AMD, "nvmlDeviceGetCount_v2 = crash")
     sample = amd.sample()
     assert [state["index"] for state in sample["system"]["gpus"]] == [2, 3]
-    assert [error["detail"] for error in sample["errors"]] == ["NVML: died of SIGSEGV"]
+    assert [error["detail"] for error in sample["errors"]] == ["NVML: killed by SIGSEGV"]

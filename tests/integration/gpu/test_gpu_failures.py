@@ -101,7 +101,7 @@ def test_it_dies_and_comes_back(nvidia: Machine) -> None:
         sample = nvidia.sample()
         assert "gpus" not in sample["system"]
         assert len(sample["jobs"]) == 1
-        assert errors(sample) == ["NVML: died of SIGSEGV"]
+        assert errors(sample) == ["NVML: killed by SIGSEGV"]
     (error,) = errors(nvidia.sample())
     assert error.startswith("NVML: failed, is tried again in ")
     assert len(healthy) == 2

@@ -296,7 +296,7 @@ def test_a_function_that_kills_the_library_is_not_called_again_soon(cards: Cards
     cards.nvidia(H100_DETAILS, "nvmlDeviceGetRemappedRows 0 = crash")
     assert cards.details() == {}
     (error,) = cards.reader.errors
-    assert error.startswith("NVML: died of SIG")
+    assert error.startswith("NVML: killed by SIG")
     assert error.endswith("details are skipped for ten minutes")
     values = [*cards.reader.read(cards.machine.node)]
     assert FIRST in {value.scope for value in values if value.metric == "acc_power"}

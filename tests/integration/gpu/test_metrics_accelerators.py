@@ -198,7 +198,7 @@ def test_a_library_that_dies_costs_a_sample(cards: Cards) -> None:
     cards.nvidia(NVIDIA, "nvmlDeviceGetCount_v2 = crash")
     assert cards.read() == {}
     (error,) = cards.reader.errors
-    assert error.startswith("NVML: died of SIG")
+    assert error.startswith("NVML: killed by SIG")
     cards.nvidia(NVIDIA)
     assert cards.read()["acc_power"] == {FIRST: 512}
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from ccagent.machine.bpf import loading, pins, status
-from ccagent.machine.bpf.ended_records import Ended, EndedKey
+from ccagent.machine.bpf.ended_records import EndedKey
 from ccagent.machine.bpf.objects import Objects, objects
 from ccagent.machine.bpf.task_records import Task
+from tests.support.ended_records import Ended
 from tests.support.kernel_programs import (
     NOBODY,
     NODE,

@@ -8,6 +8,7 @@ import pytest
 
 from ccagent.errors import NotHereError, ProgramError
 from ccagent.machine.background import BackgroundCall
+from ccagent.machine.node import Node
 
 
 def test_a_call_has_a_result_once_it_is_done() -> None:
@@ -56,3 +57,12 @@ def test_without_a_thread_a_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ProgramError, match="test: can't start new thread"):
         BackgroundCall(lambda: 1, "test")
+
+
+def test_without_a_thread_a_file_is_not_read_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ProgramError, match="can't start new thread"):
+        next(Node(hostname="c1").chunks("proc/stat", time_limit=30))

@@ -218,7 +218,7 @@ def test_the_users_remembered_are_bounded() -> None:
     node = Asked(Moved())
     for uid in range(25_000):
         node.user(uid)
-    assert len(node._users or ()) <= 10_000
+    assert len(node._users._known) <= 10_000
 
 
 def test_users_of_this_machine() -> None:

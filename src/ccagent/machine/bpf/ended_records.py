@@ -28,7 +28,8 @@ _TOTAL = struct.Struct("<48s10Q")
 
 
 RawEntry = tuple[bytes, int, int, int, int]
-"""The bytes of a key; processes, runtime, since and last of `Ended`."""
+"""The bytes of a key, and sums over its processes: their number, ns on a CPU, and the creation and
+last change of the entry in ns since boot."""
 
 
 class EndedKey(NamedTuple):
@@ -50,28 +51,10 @@ class EndedKey(NamedTuple):
     command: bytes
 
 
-class Ended(NamedTuple):
-    """Sums of an entry over all threads, without children: ns on a CPU, bytes.
-
-    Pages are the maximum over the processes. since, last: creation and last change of the entry in
-    ns since boot.
-    """
-
-    processes: int
-    runtime: int
-    rchar: int
-    wchar: int
-    read_bytes: int
-    write_bytes: int
-    cancelled_write_bytes: int
-    max_pages: int
-    since: int
-    last: int
-
-
 class Total(NamedTuple):
-    """Sums over all processes that ended since the programs were loaded.
+    """Sums over all processes that ended since the programs were loaded, without their children.
 
+    runtime: ns on a CPU. *_bytes, rchar, wchar: bytes. max_pages: the maximum over the processes.
     entries, refused: number of created entries, and of entries that could not be created.
     processes: at the start of the reading; entries may include later processes.
     """
@@ -102,17 +85,8 @@ class RawEndedReading(NamedTuple):
     unseen: int
 
 
-class EndedReading(NamedTuple):
-    """One reading, fully parsed. unseen: as in RawEndedReading."""
-
-    header: Header
-    entries: dict[EndedKey, Ended]
-    total: Total
-    unseen: int
-
-
 def parse_raw(content: bytes) -> RawEndedReading:
-    """Parse the counters that detect changes. Raise UnparsableError as parse_ended does."""
+    """Parse a reading. Raise UnparsableError if it is incomplete or has another layout."""
     header = parse_frame(content, MAGIC, LAYOUT, RECORD.size)
     end = end_of(content, RECORD.size)
     last = end - RECORD.size
@@ -130,14 +104,3 @@ def parse_key(raw: bytes) -> EndedKey:
     """Parse the key of a RawEntry."""
     fields = _KEY.unpack(raw)
     return EndedKey._make((*fields[:6], fields[6].partition(b"\0")[0]))
-
-
-def parse_ended(content: bytes) -> EndedReading:
-    """Parse a reading. Raise UnparsableError if it is incomplete or has another layout."""
-    raw = parse_raw(content)
-    last = end_of(content, RECORD.size) - RECORD.size
-    entries = {
-        EndedKey._make((*fields[:6], fields[6].partition(b"\0")[0])): Ended._make(fields[7:])
-        for fields in RECORD.iter_unpack(memoryview(content)[HEADER.size : last])
-    }
-    return EndedReading(raw.header, entries, raw.total, raw.unseen)

@@ -116,28 +116,20 @@ class IoOptions(NamedTuple):
     is_preemptible: bool | None = None
 
 
-class LoadedIo(NamedTuple):
-    """Result of a load. left_out: reasons by value that is not counted."""
-
-    features: int
-    left_out: dict[str, str]
-
-
 def load_io(
     library: Libbpf,
     content: bytes,
     directory: str,
     options: IoOptions,
-) -> LoadedIo:
-    """Load the programs and pin them below `directory`.
+) -> dict[str, str]:
+    """Load the programs and pin them below `directory`. Return reasons by value that isn't counted.
 
     Raise the errors of `loading.load`. Nothing stays pinned after an error.
     """
     if options.is_preemptible is None:
         node = Node(hostname="localhost", cluster="local")
         options = options._replace(is_preemptible=is_preemptible(node))
-    has_time = options.has_time
-    usable, left_out = _select(library, has_time=has_time)
+    usable, left_out = _select(library, has_time=options.has_time)
     try:
         os.makedirs(os.path.join(directory, pins.IO_PROGRAMS), 0o700, exist_ok=True)
     except OSError as error:
@@ -161,7 +153,7 @@ def load_io(
                 remove_io(directory)
                 raise
             left_out[usable.pop(failed).counts] = str(error)
-    return LoadedIo(features_of(frozenset(usable), has_time=has_time), left_out)
+    return left_out
 
 
 def remove_io(directory: str) -> bool:

@@ -253,20 +253,14 @@ class Object:
         return link
 
     def _program(self, name: str) -> int:
-        return self._library.pointer(
-            "bpf_object__find_program_by_name",
-            self._pointer,
-            name.encode(),
-            what=f"{self._name}: program {name}",
-        )
+        return self._find("program", name)
 
     def _map(self, name: str) -> int:
-        return self._library.pointer(
-            "bpf_object__find_map_by_name",
-            self._pointer,
-            name.encode(),
-            what=f"{self._name}: map {name}",
-        )
+        return self._find("map", name)
+
+    def _find(self, kind: str, name: str) -> int:
+        function, what = f"bpf_object__find_{kind}_by_name", f"{self._name}: {kind} {name}"
+        return self._library.pointer(function, self._pointer, name.encode(), what=what)
 
     def _number(self, function: str, *arguments: Any) -> int:
         return self._library.number(function, *arguments, what=self._name)

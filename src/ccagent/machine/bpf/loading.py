@@ -51,6 +51,12 @@ def mount_of(directory: str) -> Mount | None:
     )
 
 
+def _bpffs_of(directory: str) -> Mount | None:
+    """Return the bpffs of a directory; None in another file system. Raise as `mount_of` does."""
+    mount = mount_of(directory)
+    return mount if mount is not None and mount.type == "bpf" else None
+
+
 def mount_bpffs(directory: str) -> None:
     """Mount a bpffs with mode 0755. Raise the errors of `_call`."""
     _call(
@@ -270,19 +276,18 @@ def _load_io(
     if pins.read_version(directory, pins.IO_VERSION) == version:
         return False, {}
     _remove_io(directory)
-    done = io_loading.load_io(library, programs.io, directory, options)
+    left_out = io_loading.load_io(library, programs.io, directory, options)
     try:
         os.symlink(version, os.path.join(directory, pins.IO_VERSION))
     except OSError as error:
         _remove_io(directory)
         raise_for(directory.lstrip("/"), error)
-    return True, done.left_out
+    return True, left_out
 
 
 def _remove_io(directory: str) -> bool:
     """Remove the programs for I/O. Return whether any existed."""
-    mount = mount_of(directory)
-    if mount is None or mount.type != "bpf":
+    if _bpffs_of(directory) is None:
         return False
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(directory, pins.IO_VERSION))
@@ -317,8 +322,7 @@ def _prepare(directory: str) -> bool:
             raise_for(directory.lstrip("/"), error)
         except CcagentError as known:
             raise type(known)(f"{known}{hint}") from error
-    mount = mount_of(directory)
-    if mount is not None and mount.type == "bpf":
+    if (mount := _bpffs_of(directory)) is not None:
         return is_new or _is_our_mount(directory, mount)
     if not is_new and (os.listdir(directory) or os.stat(directory).st_uid != 0):
         raise ProgramError(f"{directory}: neither an empty directory of root nor in a bpffs")
@@ -332,8 +336,7 @@ def _prepare(directory: str) -> bool:
 
 
 def _remove_pins(directory: str) -> bool:
-    mount = mount_of(directory)
-    if mount is None or mount.type != "bpf":
+    if _bpffs_of(directory) is None:
         return False
     removed = False
     for path in pins.paths(directory):
@@ -349,13 +352,13 @@ def _remove_pins(directory: str) -> bool:
 
 def _remove_directory(directory: str) -> bool:
     """Unmount ccagent's bpffs, and remove the directory if it is empty. Return whether removed."""
-    mount = mount_of(directory)
-    if mount is None or mount.type != "bpf":
+    mount = _bpffs_of(directory)
+    if mount is None:
         return False
-    if os.path.realpath(directory) == mount.point:
-        if not _is_our_mount(directory, mount):
-            return False
+    if _is_our_mount(directory, mount):
         unmount(directory)
+    elif os.path.realpath(directory) == mount.point:
+        return False
     try:
         os.rmdir(directory)
     except OSError:

@@ -80,10 +80,10 @@ def _count(found: KernelProgramStatus, directory: str) -> None:
         found.problems.append("ended processes are not counted: this kernel refused the programs")
         return
     try:
-        ended = ended_records.parse_ended(
+        ended = ended_records.parse_raw(
             node.read(f"{below}/{pins.ENDED}", task_records.LARGEST_READING)
         )
-        found.ended_entries = len(ended.entries)
+        found.ended_entries = sum(1 for _ in ended.entries)
         found.ended_processes = ended.total.processes
         found.freed_unseen = ended.unseen
         found.refused = ended.total.refused

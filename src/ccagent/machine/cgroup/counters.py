@@ -23,24 +23,27 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node, NodeFiles
 
+    _Parser = Callable[[bytes], dict[str, int]]
 
-def _amount(field: str) -> Callable[[bytes], dict[str, int]]:
+
+def _amount(field: str) -> _Parser:
     return lambda content: {field: parse_amount(content)}
 
 
-def _limit(content: bytes) -> dict[str, int]:
-    limit = parse_limit(content)
-    return {} if limit is None else {"mem_limit": limit}
+def _limit(field: str) -> _Parser:
+    def parse(content: bytes) -> dict[str, int]:
+        limit = parse_limit(content)
+        return {} if limit is None else {field: limit}
+
+    return parse
 
 
-def _fields(**fields: tuple[str, int]) -> Callable[[bytes], dict[str, int]]:
+def _fields(**fields: tuple[str, int]) -> _Parser:
     wanted = {name.encode(): field for name, field in fields.items()}
     return lambda content: parse_fields(content, wanted)
 
 
-def _memory(
-    anon: str, shmem: str, file: str, mapped: str, **more: str
-) -> Callable[[bytes], dict[str, int]]:
+def _memory(anon: str, shmem: str, file: str, mapped: str, **more: str) -> _Parser:
     """Return a parser of memory.stat for the names of a version."""
     names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mem_mapped", **more}
     wanted = {name.encode(): (field, 1) for name, field in names.items()}
@@ -55,19 +58,21 @@ def _memory(
     return parse
 
 
-def _pressure(field: str) -> Callable[[bytes], dict[str, int]]:
+def _pressure(**fields: str) -> _Parser:
+    """Return a parser of *.pressure. fields: by extent, `some` and `full`."""
+
     def parse(content: bytes) -> dict[str, int]:
-        some = parse_pressure(content).get("some")
-        return {} if some is None else {field: some.total}
+        found = parse_pressure(content)
+        return {field: found[name].total for name, field in fields.items() if name in found}
 
     return parse
 
 
-FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
+FILES: dict[str, dict[str, _Parser]] = {
     "memory": {
         "memory.usage_in_bytes": _amount("mem_used"),
         "memory.max_usage_in_bytes": _amount("mem_peak"),
-        "memory.limit_in_bytes": _limit,
+        "memory.limit_in_bytes": _limit("mem_limit"),
         # Fields without `total_` exclude the steps.
         "memory.stat": _memory("total_rss", "total_shmem", "total_cache", "total_mapped_file"),
     },
@@ -77,13 +82,13 @@ FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
     V2: {
         "memory.current": _amount("mem_used"),
         "memory.peak": _amount("mem_peak"),
-        "memory.max": _limit,
+        "memory.max": _limit("mem_limit"),
         "memory.stat": _memory("anon", "shmem", "file", "file_mapped"),
         "memory.events": _fields(oom_kill=("oom_kills", 1)),
         "cpu.stat": _fields(usage_usec=("cpu_time", 1000), throttled_usec=("cpu_throttled", 1000)),
-        "cpu.pressure": _pressure("pressure_cpu"),
-        "memory.pressure": _pressure("pressure_memory"),
-        "io.pressure": _pressure("pressure_io"),
+        "cpu.pressure": _pressure(some="pressure_cpu"),
+        "memory.pressure": _pressure(some="pressure_memory"),
+        "io.pressure": _pressure(some="pressure_io"),
     },
 }
 """Files of a job by controller of version 1, and all files of version 2."""
@@ -92,24 +97,7 @@ _TICK = 10_000_000
 """Length of a tick of cpuacct.stat in ns: USER_HZ is 100."""
 
 
-def _both_pressures(field: str) -> Callable[[bytes], dict[str, int]]:
-    def parse(content: bytes) -> dict[str, int]:
-        found = parse_pressure(content)
-        names = {"some": field, "full": f"{field}_full"}
-        return {names[extent]: each.total for extent, each in found.items()}
-
-    return parse
-
-
-def _optional(field: str) -> Callable[[bytes], dict[str, int]]:
-    def parse(content: bytes) -> dict[str, int]:
-        limit = parse_limit(content)
-        return {} if limit is None else {field: limit}
-
-    return parse
-
-
-DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
+DETAILED_FILES: dict[str, dict[str, _Parser]] = {
     "memory": {
         **FILES["memory"],
         "memory.stat": _memory(
@@ -119,7 +107,7 @@ DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         ),
         "memory.failcnt": _amount("mem_failures"),
         "memory.memsw.usage_in_bytes": _amount("swap_used"),
-        "memory.memsw.limit_in_bytes": _optional("swap_limit"),
+        "memory.memsw.limit_in_bytes": _limit("swap_limit"),
         "memory.memsw.failcnt": _amount("swap_failures"),
     },
     "cpuacct": {
@@ -138,16 +126,16 @@ DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         ),
         "memory.events": _fields(oom_kill=("oom_kills", 1), oom=("mem_failures", 1)),
         "memory.swap.current": _amount("swap_used"),
-        "memory.swap.max": _optional("swap_limit"),
+        "memory.swap.max": _limit("swap_limit"),
         "cpu.stat": _fields(
             usage_usec=("cpu_time", 1000),
             throttled_usec=("cpu_throttled", 1000),
             user_usec=("cpu_user", 1000),
             system_usec=("cpu_system", 1000),
         ),
-        "cpu.pressure": _both_pressures("pressure_cpu"),
-        "memory.pressure": _both_pressures("pressure_memory"),
-        "io.pressure": _both_pressures("pressure_io"),
+        "cpu.pressure": _pressure(some="pressure_cpu", full="pressure_cpu_full"),
+        "memory.pressure": _pressure(some="pressure_memory", full="pressure_memory_full"),
+        "io.pressure": _pressure(some="pressure_io", full="pressure_io_full"),
     },
 }  # fmt: skip
 """FILES, and additional files for the Prometheus endpoint."""
@@ -213,7 +201,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
 
 
-_OOM_KILLS = {b"oom_kill": ("oom_kills", 1)}
+_parse_kills = _fields(oom_kill=("oom_kills", 1))
 
 _IO_FILES = {
     V2: ("io.stat",),
@@ -222,10 +210,6 @@ _IO_FILES = {
 }
 
 _PRESSURE = "pressure_"
-
-
-def _parse_kills(content: bytes) -> dict[str, int]:
-    return parse_fields(content, _OOM_KILLS)
 
 
 class JobCgroups(FileErrors):
@@ -244,7 +228,7 @@ class JobCgroups(FileErrors):
         self.devices: dict[str, dict[str, tuple[int, ...]]] = {}
         self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
-        self._paths: dict[str, list[tuple[str, Callable[[bytes], dict[str, int]]]]] = {}
+        self._paths: dict[str, list[tuple[str, _Parser]]] = {}
         self._layered: dict[str, bool] = {}
 
     def read(self, node: Node, files: NodeFiles | None = None) -> dict[int, JobCounters]:

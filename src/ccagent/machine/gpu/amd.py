@@ -111,7 +111,7 @@ class Amd(GpuVendor):
                 total = self._kilobytes("amdsmi_get_gpu_memory_total", handle)
                 has_memory = total > 0
                 activity = self._ask("amdsmi_get_gpu_activity", handle)
-                has_utilization = _has_number(activity, "gfx_activity")
+                has_utilization = isinstance(_table(activity).get("gfx_activity"), int)
                 state = self._state(index, handle, total, activity)
                 found = self._ask("amdsmi_get_gpu_process_list", handle) or ()
                 listed: list[Any] = [*{process["pid"]: process for process in found}.values()]
@@ -199,7 +199,11 @@ class Amd(GpuVendor):
         return SampleGpu(
             index=index,
             uuid=self._text("amdsmi_get_gpu_device_uuid", handle),
-            fan=self._fan(handle),
+            fan=_fan_percent(
+                self._ask("amdsmi_get_gpu_fan_speed", handle, 0),
+                self._ask("amdsmi_get_gpu_fan_speed_max", handle, 0),
+            )
+            or 0,
             compute_mode=self._text("amdsmi_get_gpu_compute_partition", handle),
             performance_state=self._performance_state(handle),
             memory=used,
@@ -211,13 +215,6 @@ class Amd(GpuVendor):
             ce_clock=self._clock(handle, "GFX", "clk"),
             memory_clock=self._clock(handle, "MEM", "clk"),
         )
-
-    def _fan(self, handle: Any) -> int:
-        speed = self._ask("amdsmi_get_gpu_fan_speed", handle, 0)
-        largest = self._ask("amdsmi_get_gpu_fan_speed_max", handle, 0)
-        if not isinstance(speed, int) or not isinstance(largest, int) or largest <= 0:
-            return 0
-        return max(0, round(100 * speed / largest))
 
     def _performance_state(self, handle: Any) -> int:
         """Return AMD SMI's performance level as ExtendedUint: 0 unknown, n + 2 for n."""
@@ -264,8 +261,8 @@ class Amd(GpuVendor):
         try:
             return function(*arguments)
         except (self._smi.AmdSmiException, ValueError, KeyError):
-            return None  # ValueError: the bindings decode text strictly and parse numbers in the
-            # text
+            # ValueError: the bindings decode text strictly and parse numbers in the text.
+            return None
 
 
 class AmdBoard(NamedTuple):
@@ -340,20 +337,19 @@ def _reason(error: Any) -> str:
     return " ".join(str(error).split())
 
 
-def _has_number(values: Any, field: str) -> bool:
-    """Return whether a table has a number, not "N/A"."""
-    table = cast("dict[str, Any]", values) if isinstance(values, dict) else {}
-    return isinstance(table.get(field), int)
+def _table(answer: Any) -> dict[str, Any]:
+    """Return an answer that is a table, else an empty table."""
+    return cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
 
 
-def _number(values: Any, field: str) -> int:
+def _number(answer: Any, field: str) -> int:
     """Return a number from a table; 0 for "N/A"."""
-    value = cast("dict[str, Any]", values).get(field) if isinstance(values, dict) else None
+    value = _table(answer).get(field)
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _text(values: Any, field: str) -> str:
-    value = cast("dict[str, Any]", values).get(field) if isinstance(values, dict) else None
+def _text(answer: Any, field: str) -> str:
+    value = _table(answer).get(field)
     return value if isinstance(value, str) and value != "N/A" else ""
 
 
@@ -413,26 +409,23 @@ def amd_card_details(
     if not wanted.isdisjoint({"retired_pages", "retired_pages_pending"}):
         yield from _pages(ask("amdsmi_get_gpu_bad_page_info"))
     if "fan" in wanted:
-        yield from _fan(ask("amdsmi_get_gpu_fan_speed", 0), ask("amdsmi_get_gpu_fan_speed_max", 0))
+        fan = _fan_percent(
+            ask("amdsmi_get_gpu_fan_speed", 0), ask("amdsmi_get_gpu_fan_speed_max", 0)
+        )
+        yield from _of_table({"fan": fan}, {"fan": "fan"}, wanted)
     if "energy" in wanted:
         yield from _energy(ask("amdsmi_get_energy_count"))
     if "pcie_replays" in wanted:
-        table = ask("amdsmi_get_pcie_info")
-        metric = cast("dict[str, Any]", table).get("pcie_metric") if _is_table(table) else None
+        metric = _table(ask("amdsmi_get_pcie_info")).get("pcie_metric")
         yield from _of_table(metric, {"pcie_replays": "pcie_replay_count"}, wanted)
     if not wanted.isdisjoint(_XGMI):
         yield from _links(ask("amdsmi_get_link_metrics"), wanted)
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _of_table(table: Any, fields: dict[str, str], wanted: frozenset[str]) -> Iterator[Detail]:
+def _of_table(answer: Any, fields: dict[str, str], wanted: frozenset[str]) -> Iterator[Detail]:
     """Yield the numbers and booleans of a table, without "N/A"."""
-    values = cast("dict[str, Any]", table) if _is_table(table) else {}
     for name, field in fields.items():
-        value = values.get(field)
+        value = _table(answer).get(field)
         if name in wanted and isinstance(value, int) and value >= 0:
             yield Detail(name, int(value))
 
@@ -444,22 +437,23 @@ def _pages(pages: Any) -> Iterator[Detail]:
         yield Detail("retired_pages_pending", int(_PENDING in states))
 
 
-def _fan(speed: Any, largest: Any) -> Iterator[Detail]:
+def _fan_percent(speed: Any, largest: Any) -> int | None:
     if isinstance(speed, int) and isinstance(largest, int) and speed >= 0 < largest:
-        yield Detail("fan", round(100 * speed / largest))
+        return round(100 * speed / largest)
+    return None
 
 
-def _energy(table: Any) -> Iterator[Detail]:
+def _energy(answer: Any) -> Iterator[Detail]:
     """Yield the energy in millijoules. A die whose energy another one counts reports 0."""
-    values = cast("dict[str, Any]", table) if _is_table(table) else {}
+    values = _table(answer)
     count, unit = values.get("energy_accumulator"), values.get("counter_resolution")
     if isinstance(count, int) and isinstance(unit, float) and count > 0 and unit > 0:
         yield Detail("energy", round(count * unit / 1000))
 
 
-def _links(table: Any, wanted: frozenset[str]) -> Iterator[Detail]:
+def _links(answer: Any, wanted: frozenset[str]) -> Iterator[Detail]:
     """Yield the sums over the XGMI links in KB; none for a card without links."""
-    values = cast("dict[str, Any]", table) if _is_table(table) else {}
+    values = _table(answer)
     links = cast("list[dict[str, Any]]", values.get("links") or [])
     links = links[: cast("int", values.get("num_links", 0))]
     for name, field in _XGMI.items():

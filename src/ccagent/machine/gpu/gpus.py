@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.library import GpuLibrary
@@ -13,7 +14,7 @@ from ccagent.machine.gpu.vendor import CardState, Detail, gpu_vendor_class
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ccagent.machine.node import Node
 
@@ -76,15 +77,9 @@ class Gpus:
 
     def reading(self, errors: list[str]) -> GpuReading:
         """Return the state of all cards. A library that fails adds to `errors`."""
-        cards: list[SampleGpu] = []
-        processes: dict[int, list[SampleProcessGpu]] = {}
-        devices: dict[str, int] = {}
-        addresses: dict[int, str] = {}
-        partitioned: set[int] = set()
-        instances: set[int] = set()
-        without_utilization: set[int] = set()
-        without_memory: set[int] = set()
         known: dict[int, CardState] = {}
+        partitioned: set[int] = set()
+        processes: dict[int, list[SampleProcessGpu]] = {}
         details: dict[int, list[Detail]] = {}
         deadline = time.monotonic() + self._time_limit
         first = 0
@@ -92,28 +87,16 @@ class Gpus:
             answer = library.answer(deadline, errors)
             states = library.states(answer)
             places = {each.card.address: first + each.card.index for each in reversed(states)}
-            uuids: dict[int, str] = {}
             for each in states:
-                index = first + each.card.index
-                uuids[index] = each.state.uuid
-                addresses[index] = each.card.address
-                cards.append(msgspec.structs.replace(each.state, index=index))
-                if not each.has_utilization:
-                    without_utilization.add(index)
-                if not each.has_memory:
-                    without_memory.add(index)
-                known[index] = each
-                if each.card.device:
-                    devices.setdefault(each.card.device, index)  # lost cards are last
+                known[first + each.card.index] = each
                 if each.card.is_instance:
                     partitioned.add(places[each.card.address])
-                    instances.add(index)
             for use in answer.reading.processes if answer.reading else ():
-                uuid = uuids.get(first + use.card)
-                if uuid is not None:
+                index = first + use.card
+                if index in known:
                     used = SampleProcessGpu(
-                        index=first + use.card,
-                        uuid=uuid,
+                        index=index,
+                        uuid=known[index].state.uuid,
                         gpu_util=use.utilization or NO_FLOAT,
                         gpu_memory=use.memory,
                         gpu_memory_util=use.memory_percent or NO_FLOAT,
@@ -122,24 +105,28 @@ class Gpus:
             for of_card in answer.details:
                 details[first + of_card.card] = of_card.details
             first += library.count
+        instances = _select(known, lambda each: each.card.is_instance)
         rates = _use_of_instances(instances, details)
-        cards = [
-            msgspec.structs.replace(card, ce_util=rates[card.index])
-            if card.index in rates
-            else card
-            for card in cards
-        ]
         return GpuReading(
-            cards=cards,
+            cards=[
+                replace(each.state, index=index, ce_util=rates.get(index, each.state.ce_util))
+                for index, each in known.items()
+            ],
             processes=processes,
-            devices=devices,
-            addresses=addresses,
+            # The first card with a device file has it: lost cards are last.
+            devices={
+                each.card.device: index
+                for index, each in reversed(known.items())
+                if each.card.device
+            },
+            addresses={index: each.card.address for index, each in known.items()},
             partitioned=frozenset(partitioned),
-            instances=frozenset(instances),
-            without_utilization=frozenset(without_utilization - rates.keys()),
-            without_memory=frozenset(without_memory),
-            without_process_utilization=frozenset(
-                index for index, each in known.items() if not each.has_process_utilization
+            instances=instances,
+            without_utilization=_select(known, lambda each: not each.has_utilization)
+            - rates.keys(),
+            without_memory=_select(known, lambda each: not each.has_memory),
+            without_process_utilization=_select(
+                known, lambda each: not each.has_process_utilization
             ),
             modules={index: name for index, each in known.items() if (name := each.card.module)},
             multiprocessors={
@@ -158,7 +145,7 @@ class Gpus:
         for library in self._libraries:
             for each in library.descriptions(library.answer(deadline, errors)):
                 index = first + each.card.index
-                cards.append(msgspec.structs.replace(each.description, index=index))
+                cards.append(replace(each.description, index=index))
             first += library.count
         return cards
 
@@ -168,7 +155,15 @@ class Gpus:
             library.close()
 
 
-def _use_of_instances(instances: set[int], details: dict[int, list[Detail]]) -> dict[int, int]:
+def _select(
+    known: dict[int, CardState], is_selected: Callable[[CardState], bool]
+) -> frozenset[int]:
+    return frozenset(index for index, each in known.items() if is_selected(each))
+
+
+def _use_of_instances(
+    instances: frozenset[int], details: dict[int, list[Detail]]
+) -> dict[int, int]:
     """Return the utilisation in percent of instances that report it."""
     return {
         index: round(detail.value / PER_PERCENT)

@@ -10,7 +10,13 @@ import msgspec
 
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.gpu.limited_calls import LimitedCalls
-from ccagent.machine.gpu.vendor import CardDescription, CardDetails, VendorReading, find_cards
+from ccagent.machine.gpu.vendor import (
+    CardDescription,
+    CardDetails,
+    CardState,
+    VendorReading,
+    find_cards,
+)
 from ccagent.machine.helper import Helper, serve
 from ccagent.machine.node import BOOT_ID, Node
 from ccagent.records.envelopes import SampleGpu
@@ -18,7 +24,7 @@ from ccagent.records.envelopes import SampleGpu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.machine.gpu.vendor import Card, CardState, GpuVendor
+    from ccagent.machine.gpu.vendor import Card, GpuVendor
 
 
 class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -187,8 +193,6 @@ class GpuLibrary:
 
     def states(self, answer: GpuAnswer) -> list[CardState]:
         """Return the state of the cards. A missing card is marked as failing."""
-        from ccagent.machine.gpu.vendor import CardState
-
         if answer.reading is None and self._present:
             return []
         states: list[CardState] = []

@@ -192,9 +192,4 @@ def find_cards(node: Node, places: Iterable[str]) -> list[str]:
 
 def is_any_present(node: Node, vendors: Iterable[str]) -> bool:
     """Return whether this node has cards of any of these vendors."""
-    return any(
-        parse_address(name)
-        for vendor in vendors
-        for directory in vendor_directories(vendor)
-        for name in node.list_names(directory)
-    )
+    return any(find_cards(node, vendor_directories(vendor)) for vendor in vendors)

@@ -94,8 +94,8 @@ def test_too_many_cost_the_oldest(tmp_path: Path) -> None:
     ended, node = EndedJobs(make_settings()), SlurmNode(tmp_path)
     for job in range(MOST_ENDED + 2):
         ended.add(JobAccount(job=job), 0.0)
-    assert ended.lost == 2
-    assert len(ended.take(node, waits=True)) == MOST_ENDED
+    kept = [job.account.job for job in ended.take(node, waits=True)]
+    assert kept == [*range(2, MOST_ENDED + 2)]
 
 
 class Kernel:

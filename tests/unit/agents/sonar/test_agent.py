@@ -636,15 +636,15 @@ def test_descriptors_are_closed_with_their_processes(node: TreeNode) -> None:
     agent.prepare(node)
     source = agent._source
     assert isinstance(source, ProcfsSource)
-    free = source._files.descriptors.free
+    kept = source._files.descriptors._kept
     for pid in range(100, 150):
         node.process(pid)
     sample(agent, node)
-    assert source._files.descriptors.free == free - 150
+    assert source._files.descriptors._kept == kept + 150
     for pid in range(100, 150):
         node.end(pid)
     sample(agent, node)
-    assert source._files.descriptors.free == free
+    assert source._files.descriptors._kept == kept
     assert not source._entries
     assert not agent._records[False]._known
 

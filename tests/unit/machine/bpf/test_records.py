@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
 from ccagent.machine.bpf import ended_records, task_records
-from ccagent.machine.bpf.ended_records import (
-    Ended,
-    EndedKey,
-    Total,
-    parse_ended,
-    parse_key,
-    parse_raw,
-)
+from ccagent.machine.bpf.ended_records import EndedKey, Total, parse_key, parse_raw
 from ccagent.machine.bpf.libbpf import essence
 from ccagent.machine.bpf.pinned_file import HEADER
 from ccagent.machine.bpf.task_records import (
@@ -34,6 +27,7 @@ from ccagent.machine.bpf.task_records import (
     raw_records,
     ticks,
 )
+from tests.support.ended_records import Ended
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -100,8 +94,6 @@ def test_tasks_come_back_as_they_were(tasks: list[Task]) -> None:
 
 @given(st.dictionaries(KEYS, SUMS, max_size=5), st.builds(Total._make, st.tuples(*[U64] * 10)))
 def test_ended_ones_come_back_as_they_were(entries: dict[EndedKey, Ended], total: Total) -> None:
-    reading = parse_ended(for_ended(entries, total))
-    assert (reading.entries, reading.total, reading.unseen) == (entries, total, 5)
     raw = parse_raw(for_ended(entries, total))
     assert (raw.total, raw.kept, raw.unseen) == (total, 3, 5)
     assert {parse_key(each[0]): each[1:] for each in raw.entries} == {
@@ -124,7 +116,7 @@ def test_a_reading_that_was_cut_off_is_refused(data: st.DataObject) -> None:
         (of_tasks([task(pid=1), task(pid=2)]), parse_tasks),
         (
             for_ended({EndedKey(1, 1, 0, 1, 1, 0, b"sh"): Ended._make(range(10))}, TOTAL),
-            parse_ended,
+            parse_raw,
         ),
     ):
         end = data.draw(st.integers(0, len(content) - 1))
@@ -143,7 +135,7 @@ def test_a_reading_with_a_piece_missing_is_refused(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=2000))
 def test_whatever_else_is_there_is_refused(content: bytes) -> None:
-    for parse in (parse_tasks, parse_ended):
+    for parse in (parse_tasks, parse_raw):
         with pytest.raises(UnparsableError):
             parse(content)
 
@@ -151,14 +143,14 @@ def test_whatever_else_is_there_is_refused(content: bytes) -> None:
 def test_a_file_of_another_kind_is_named() -> None:
     tasks = of_tasks([])
     with pytest.raises(UnparsableError, match=r"begins with b'cctasks\\n' instead of b'ccexits"):
-        parse_ended(tasks)
+        parse_raw(tasks)
 
 
 def test_another_layout_is_named() -> None:
     with pytest.raises(UnparsableError, match="layout 2 with records of 296 bytes instead of 1"):
         parse_tasks(framed(task_records.MAGIC, RECORD.size, [], layout=2))
     with pytest.raises(UnparsableError, match="records of 100 bytes instead of 3 with 128"):
-        parse_ended(framed(ended_records.MAGIC, 100, [bytes(100)]))
+        parse_raw(framed(ended_records.MAGIC, 100, [bytes(100)]))
 
 
 def test_a_reading_without_its_end_is_refused() -> None:
@@ -173,7 +165,7 @@ def test_sums_without_their_total_are_refused() -> None:
     for records in ([], [entry]):
         content = framed(ended_records.MAGIC, ended_records.RECORD.size, records)
         with pytest.raises(UnparsableError, match="no total"):
-            parse_ended(content)
+            parse_raw(content)
 
 
 def test_a_command_ends_at_its_zero() -> None:

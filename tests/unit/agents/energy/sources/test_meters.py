@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
+from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.checks import find_node_meter
 from ccagent.agents.energy.sources.meters import (
     PM_COUNTERS,
@@ -122,7 +122,7 @@ def test_memory_of_grace_is_never_negative(tmp_path: Path) -> None:
     assert joules(source, node)[EnergyDomain("dram", 0)] == 50.0  # 250 less what was owed
 
 
-def test_amd_energy_is_counted(tmp_path: Path) -> None:
+def test_amd_energy_is_an_estimate(tmp_path: Path) -> None:
     node, source = EnergyNode(tmp_path), HwmonEnergySource()
     node.write(f"{HWMON}/hwmon0/name", "amd_energy\n")
     for number, label in ((1, "Ecore000"), (2, "Esocket0"), (3, "Esocket1")):
@@ -131,9 +131,12 @@ def test_amd_energy_is_counted(tmp_path: Path) -> None:
     source.read(node)
     node.write(f"{HWMON}/hwmon0/energy3_input", "905000000\n")
     node.still.sleep(10)
-    assert joules(source, node) == {
-        EnergyDomain("package", 0): 0.0, EnergyDomain("package", 1): 900.0,
-    }  # fmt: skip
+    assert source.read(node) == {
+        EnergyDomain("package", number): MeasuredEnergy(
+            energy, 10.0, "amd_energy", is_estimate=True
+        )
+        for number, energy in ((0, 0), (1, 900_000_000))
+    }
 
 
 def test_a_battery_is_no_meter_of_the_node(tmp_path: Path) -> None:

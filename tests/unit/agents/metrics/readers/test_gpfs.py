@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.gpfs import (
-    GpfsCounters,
     GpfsReader,
     GpfsSettings,
     parse_fs_io_s,
@@ -38,11 +37,12 @@ HOME = response("home", 1, 2, 3, 4, 5, 6, 7, 8)
 def test_keywords_are_those_of_the_documentation() -> None:
     assert parse_fs_io_s((SCRATCH + HOME).encode()) == (
         {
-            "scratch": GpfsCounters(
-                bytes_read=10**12, bytes_written=2 * 10**11, opens=30, closes=29, reads=1000,
-                writes=2000, readdirs=7, inode_updates=5,
-            ),
-            "home": GpfsCounters(1, 2, 3, 4, 5, 6, 7, 8),
+            "scratch": {
+                "gpfs_read": 10**12, "gpfs_write": 2 * 10**11, "gpfs_opens": 30, "gpfs_closes": 29,
+                "gpfs_reads": 1000, "gpfs_writes": 2000, "gpfs_readdirs": 7,
+                "gpfs_inode_updates": 5,
+            },
+            "home": dict(zip(GpfsReader.metrics, range(1, 9), strict=True)),
         },
         [],
     )  # fmt: skip
@@ -82,7 +82,7 @@ def test_any_damage_is_counters_or_an_error(junk: bytes, start: int, length: int
         systems, _ = parse_fs_io_s(HOME.encode() + text[:start] + junk + text[start + length :])
     except UnparsableError:
         return
-    assert all(0 <= value <= LARGEST_UINT for each in systems.values() for value in each)
+    assert all(0 <= value <= LARGEST_UINT for each in systems.values() for value in each.values())
 
 
 @pytest.fixture

@@ -349,7 +349,7 @@ def test_what_is_known_of_entries_is_bounded(node: PinnedNode) -> None:
     node.has_ended(outside(1, 60_000), processes=2, runtime=1)
     node.pin()
     assert growth.read([]) == {outside(1, 60_000): EndedDelta(2, 10**9)}
-    assert growth.entries < 16_384 * 3 // 2
+    assert len(growth._known) < 16_384 * 3 // 2
 
 
 def test_an_entry_that_the_kernel_forgot_begins_anew(node: PinnedNode) -> None:
