@@ -104,13 +104,7 @@ def measure_reference(
                 " not idle; drain it and measure again"
             )
         by_count[count] = bandwidth
-    return BandwidthReference(
-        model=processor.model,
-        cpus=processor.cpus,
-        kernel=processor.kernel,
-        by_count=by_count,
-        time=node.clock.time(),
-    )
+    return BandwidthReference(**processor._asdict(), by_count=by_count, time=node.clock.time())
 
 
 def read_reference(node: Node, directory: str) -> BandwidthReference:

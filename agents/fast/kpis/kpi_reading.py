@@ -175,19 +175,12 @@ class NodeKpis:
         return values
 
 
-class ApplicationKpiValues(NamedTuple):
-    """The KPIs of one application."""
-
-    application: MonitoredApplication
-    values: KpiValues
-
-
 class KpiRound(NamedTuple):
     """The KPIs of one round. time: seconds since 1970."""
 
     time: float
     node: KpiValues
-    applications: list[ApplicationKpiValues]
+    applications: list[tuple[MonitoredApplication, KpiValues]]
 
 
 class _Counted(NamedTuple):
@@ -225,9 +218,7 @@ class KpiReader:
         cpus = _count_cpus(node)
         before, self._before = self._before, {}
         found = [
-            ApplicationKpiValues(
-                application, self._application(node, application, chosen, cpus, before)
-            )
+            (application, self._application(node, application, chosen, cpus, before))
             for application in applications
         ]
         self._groups = {key: known for key, known in self._groups.items() if key in self._before}
@@ -275,11 +266,10 @@ class KpiReader:
         cpu, memory = read_groups(node, groups)
         source = "group"
         if application.process_id and (cpu is None or memory is None):
-            tree = list_tree(node, application.process_id)
-            usage = read_tree(node, tree)
+            usage = read_tree(node, list_tree(node, application.process_id))
             if cpu is None:
-                source, cpu = "tree", usage.cpu if tree else None
-            if memory is None and tree:
+                source, cpu = "tree", usage.cpu
+            if memory is None:
                 memory = usage.memory
         return source, cpu, memory
 

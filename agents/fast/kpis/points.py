@@ -72,7 +72,7 @@ class ApplicationRelay:
 
     def __init__(self) -> None:
         self.statuses: dict[str, fast.ApplicationStatus] = {}
-        """Last statuses of applications, by job."""
+        """Last statuses of applications, by job; replaced, never changed: threads iterate it."""
         self._values: dict[tuple[str, str], tuple[float, float]] = {}
         self._lock = threading.Lock()
 
@@ -88,8 +88,8 @@ class ApplicationRelay:
             return
         with self._lock:
             if isinstance(message, fast.ApplicationStatus):
-                if job in self.statuses or len(self.statuses) < _MOST_JOBS:
-                    self.statuses[job] = message
+                others = [known for known in self.statuses.items() if known[0] != job]
+                self.statuses = dict([*others[1 - _MOST_JOBS :], (job, message)])
                 return
             for kpi, value in message.values.items():
                 name = metric_name(kpi)
