@@ -51,10 +51,8 @@ class JobTotals:
         self._seen = {NODE}
 
     def see(self, target: str, job: str, since: dict[str, OperationCounters]) -> None:
-        """Add the deltas of an entry. job: empty for an entry without a job."""
-        scopes = [NODE, ("filesystem", target)]
-        if job:
-            scopes.append(("job", job))
+        """Add the deltas of an entry. target, job: empty without one that is a valid tag."""
+        scopes = [NODE, *(each for each in (("filesystem", target), ("job", job)) if each[1])]
         self._seen.update(scopes)
         if not since:
             return

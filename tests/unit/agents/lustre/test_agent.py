@@ -386,6 +386,15 @@ class TestPoints:
         assert points["lustre_write_requests_rate stype=job,stype-id=11317854"] == "2.0"
         assert points["lustre_read_bytes type=node"] == "151760384i"
 
+    def test_a_target_that_is_no_tag_counts_for_node_and_job(self, server: Server) -> None:
+        server.write(SEED, "obdfilter/a,b-OST0000")
+        points = server.points(server.new_agent("line"))
+        scopes = [name for name in points if name.startswith("lustre_read_bytes ")]
+        assert [scope.split()[1] for scope in scopes] == [
+            "stype=job,stype-id=11317854",
+            "type=node",
+        ]
+
     def test_a_step_of_the_clock_changes_no_rate(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
