@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -294,14 +294,13 @@ def bandwidth_text(response: BandwidthResponse) -> str:
     return text if response.is_valid else f"{text}{printable(response.details)}\n"
 
 
-def _configuration(held: object) -> str:
-    if not isinstance(held, dict):
+def _configuration(held: dict[str, Any] | None) -> str:
+    if held is None:
         return "configuration  none yet"
-    values = cast("dict[str, Any]", held)
-    names = ", ".join(values["categories"]) or "all KPIs"
+    names = ", ".join(held["categories"]) or "all KPIs"
     return (
-        f"configuration  {names}; every {values['repeat']} s;"
-        f" set by {values['sender']} at {timestamp(values['time'])}"
+        f"configuration  {names}; every {held['repeat']} s;"
+        f" set by {held['sender']} at {timestamp(held['time'])}"
     )
 
 

@@ -233,22 +233,20 @@ class FastProtocol:
 
     def _measure(self, message: BandwidthRequest, sender: str, key: str) -> None:
         pending = PendingMeasurement(key=key, id=message.id, cores=message.cores)
-        if not self._settings.mmbwmon:
-            reason = "measurements are not allowed on this node (agents.fast.mmbwmon)"
-        else:
-            self._kept.state.pending.append(pending)
+        reason = "measurements are not allowed on this node (agents.fast.mmbwmon)"
+        if self._settings.mmbwmon:
             reason = self._bandwidth.start(
                 message.cores,
                 [*self._applications.find_machines(self._node)],
                 lambda response: self._on_measured(sender, pending, response),
             )
         if reason:
-            if pending in self._kept.state.pending:
-                self._kept.state.pending.remove(pending)
             self._answer_measurement(
                 pending, BandwidthResponse(cores=message.cores, details=reason)
             )
             self._log_refused(sender, "mmbwmon request", reason)
+        else:
+            self._kept.state.pending.append(pending)  # its response waits for the lock
 
     def _on_measured(
         self, sender: str, pending: PendingMeasurement, response: BandwidthResponse

@@ -82,11 +82,7 @@ def read_bandwidth_counter(node: Node) -> int | None:
         return None
     counters: list[int] = []
     for group in [_ROOT, *(f"{_ROOT}/{name}" for name in names)][:_MOST]:
-        try:
-            caches = node.list(f"{group}/mon_data")
-        except CcagentError:
-            continue
-        for cache in caches:
+        for cache in node.list_names(f"{group}/mon_data"):
             if cache.startswith("mon_L3_"):
                 path = f"{group}/mon_data/{cache}/mbm_total_bytes"
                 with suppress(CcagentError):  # `Unavailable`, or the group was just removed

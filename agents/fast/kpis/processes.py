@@ -76,12 +76,8 @@ def read_tree(node: Node, processes: list[int]) -> ResourceUsage:
 def _children(node: Node, process: int) -> list[int]:
     """Return the children of a process. Raise NotHereError if the kernel does not list them."""
     path = f"proc/{process}/task"
-    try:
-        threads = node.list(path)
-    except CcagentError:
-        return []
     children: list[int] = []
-    for thread in threads:
+    for thread in node.list_names(path):
         try:
             children += parse_pids(node.read_single(f"{path}/{thread}/children"))
         except NotHereError:
