@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ccagent.config.options import Options
     from ccagent.machine.node import Node
 
-_KEPT_WHERE = "agents.fast.state-directory"
-
 
 def extend_command(
     command: click.Command, configure: Callable[[Options], Configuration]
@@ -192,7 +190,9 @@ def _measure_reference(node: Node, settings: FastSettings) -> None:
 
     directory = settings.state_directory
     if not directory:
-        raise ConfigurationError(f"{_KEPT_WHERE}: missing; set the directory for the reference")
+        raise ConfigurationError(
+            "agents.fast.state-directory: missing; set the directory for the reference"
+        )
     try:
         make_directory(directory)
     except OSError as error:

@@ -52,7 +52,11 @@ class JobTotals:
 
     def see(self, target: str, job: str, since: dict[str, OperationCounters]) -> None:
         """Add the deltas of an entry. target, job: empty without one that is a valid tag."""
-        scopes = [NODE, *(each for each in (("filesystem", target), ("job", job)) if each[1])]
+        scopes = [NODE]
+        if target:
+            scopes.append(("filesystem", target))
+        if job:
+            scopes.append(("job", job))
         self._seen.update(scopes)
         if not since:
             return
