@@ -10,8 +10,7 @@ import msgspec
 
 from ccagent.log import say
 from ccagent.machine.clock import timestamp
-from ccagent.service.journal_file import LARGEST, AuditFile
-from ccagent.service.private_files import open_private
+from ccagent.service.journal_file import AuditFile, read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,21 +69,10 @@ def read_audit(directory: str, last: int) -> list[Entry]:
     """
     path = os.path.join(directory, FILE)
     entries: list[Entry] = []
-    for name in (f"{path}.1", path):
-        with (
-            contextlib.suppress(FileNotFoundError),
-            open(open_private(name, os.O_RDONLY), "rb") as file,
-        ):
-            entries += _parse(file.read(2 * LARGEST))
-    return entries[-last:] if last else entries
-
-
-def _parse(content: bytes) -> list[Entry]:
-    entries: list[Entry] = []
-    for line in content.splitlines():
+    for line in b"\n".join(map(read_journal, (f"{path}.1", path))).splitlines():
         with contextlib.suppress(msgspec.MsgspecError):
             entries.append(msgspec.json.decode(line, type=Entry))
-    return entries
+    return entries[-last:]
 
 
 def describe(entry: Entry) -> str:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -43,6 +44,9 @@ _OUTPUT = 64 * 1024
 
 class ConfigSource:
     """The daemon's configuration: the files at `path`, and the overrides."""
+
+    change_lock: ClassVar[threading.Lock] = threading.Lock()
+    """Held from reading until writing the overrides: they hold the keys of all controls."""
 
     def __init__(self, node: Node, path: str, overrides: str) -> None:
         self.node = node
@@ -106,14 +110,15 @@ class ConfigFeature(Feature):
         """Check, write the overrides, reload the daemon. Raise CcagentError."""
         del device
         source = self._source
-        overrides = read_overrides(source.overrides)
-        table = source.read_table()
-        agent, is_cadence = split_key(self.control.full_name)
-        if is_cadence and read_key(table, overrides, f"config.agents.{agent}") == "0":
-            raise ControlError(f"config: the agent {agent} does not run")
-        new = with_key(table, overrides, self.control.full_name, text)
-        source.check(new)
-        write_overrides(source.overrides, new)
+        with source.change_lock:
+            overrides = read_overrides(source.overrides)
+            table = source.read_table()
+            agent, is_cadence = split_key(self.control.full_name)
+            if is_cadence and read_key(table, overrides, f"config.agents.{agent}") == "0":
+                raise ControlError(f"config: the agent {agent} does not run")
+            new = with_key(table, overrides, self.control.full_name, text)
+            source.check(new)
+            write_overrides(source.overrides, new)
         source.reload()
 
 

@@ -51,7 +51,6 @@ _VALUES = (
     _Value("pkg_c0", 17, "integer", "%", "Residency in C0"),
 )
 _SET_LIMIT, _LIMIT, _HIGHEST = 5, 6, 7
-_WITHOUT_ANSWER = {_SET_LIMIT}
 
 
 class HsmpFeature(Feature):
@@ -111,7 +110,7 @@ class Hsmp(ControlClass):
 def send_message(socket: int, message: int, argument: int | None) -> int:
     """Send a message to a socket's SMU. Return the first word. Raise CcagentError."""
     arguments = [argument or 0, *[0] * 7]
-    size = 0 if message in _WITHOUT_ANSWER else 1
+    size = 0 if message == _SET_LIMIT else 1
     count = 0 if argument is None else 1
     buffer = bytearray(_MESSAGE.pack(message, count, size, *arguments, socket))
     try:

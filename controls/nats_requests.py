@@ -257,10 +257,6 @@ class RequestConnection(NatsThread):
         """Send messages. Raise RetryableError if the connection fails."""
         self._wait(self.session.run_limited(self._publish(messages)))
 
-    def subscribe(self, subject: str) -> None:
-        """Subscribe to one more subject. Raise RetryableError if the connection fails."""
-        self._wait(self.session.run_limited(self._subscribe(subject)))
-
     def receive(self, seconds: float) -> NatsMessage | None:
         """Return the next message; None after the time limit."""
         with contextlib.suppress(queue.Empty):
@@ -269,10 +265,7 @@ class RequestConnection(NatsThread):
 
     async def _prepare(self) -> None:
         self.inbox = self.session.client.new_inbox()
-        await self._subscribe(f"{self.inbox}.>")
-
-    async def _subscribe(self, subject: str) -> None:
-        await self.session.subscribe(subject, self._on_message)
+        await self.session.subscribe(f"{self.inbox}.>", self._on_message)
         await self.session.flush()
 
     async def _publish(self, messages: Sequence[Outgoing]) -> None:

@@ -38,7 +38,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NvmlValue(NamedTuple):
     """A value by LIKWID's name, and the function nvmlDevice... that returns it.
 
-    Real values are in thousandths of the unit.
+    Real values are in thousandths of the unit. part: number or name of the value in an answer with
+    several.
     """
 
     name: str
@@ -48,6 +49,7 @@ class NvmlValue(NamedTuple):
     function: str
     arguments: tuple[int, ...] = ()
     is_writable: bool = False
+    part: int | str = ""
 
 
 VALUES = (
@@ -56,9 +58,9 @@ VALUES = (
     NvmlValue("power_limit_default", "real", "W", "Power limit at the start",
               "GetPowerManagementDefaultLimit"),
     NvmlValue("power_limit_min", "real", "W", "Lowest power limit",
-              "GetPowerManagementLimitConstraints"),
+              "GetPowerManagementLimitConstraints", part=0),
     NvmlValue("power_limit_max", "real", "W", "Highest power limit",
-              "GetPowerManagementLimitConstraints"),
+              "GetPowerManagementLimitConstraints", part=1),
     NvmlValue("power_limit_enf", "real", "W", "Power limit that is enforced",
               "GetEnforcedPowerLimit"),
     NvmlValue("power_usage", "real", "W", "Power", "GetPowerUsage"),
@@ -78,19 +80,14 @@ VALUES = (
               "GetApplicationsClock", (_MEMORY,), is_writable=True),
     NvmlValue("dram_clock_app_default", "integer", "MHz", "Default application clock of the memory",
               "GetDefaultApplicationsClock", (_MEMORY,)),
-    NvmlValue("ecc_enabled_cur", "boolean", "", "ECC now", "GetEccMode"),
+    NvmlValue("ecc_enabled_cur", "boolean", "", "ECC now", "GetEccMode", part=0),
     NvmlValue("ecc_enabled_pend", "boolean", "", "ECC after the next reset",
-              "GetEccMode", is_writable=True),
+              "GetEccMode", is_writable=True, part=1),
     NvmlValue("perf_state", "integer", "", "Performance state", "GetPerformanceState"),
-    NvmlValue("gpu_usage", "integer", "%", "Utilization", "GetUtilizationRates"),
+    NvmlValue("gpu_usage", "integer", "%", "Utilization", "GetUtilizationRates", part="gpu"),
     NvmlValue("temp_gpu_cur", "integer", "degrees C", "Temperature", "GetTemperature", (0,)),
 )  # fmt: skip
 _BY_NAME = {value.name: value for value in VALUES}
-
-_PICKED = {
-    "power_limit_min": 0, "power_limit_max": 1, "ecc_enabled_cur": 0, "ecc_enabled_pend": 1,
-}  # fmt: skip
-"""Number of the value in answers with two."""
 
 
 class CardValues:
@@ -115,10 +112,10 @@ class CardValues:
         """Return a value in LIKWID's format."""
         row = _BY_NAME[name]
         value = self._call(row.function, *row.arguments)
-        if name in _PICKED:
-            value = value[_PICKED[name]]
-        if name == "gpu_usage":
-            value = value.gpu
+        if isinstance(row.part, int):
+            value = value[row.part]
+        elif row.part:
+            value = getattr(value, row.part)
         return f"{value / _MILLI:f}" if row.kind == "real" else str(int(value))
 
     def write(self, name: str, value: str) -> None:

@@ -72,6 +72,8 @@ class ControlService:
         self._reload = False
         self._notifier = Notifier()
         self._calls = BoundedCalls()
+        self._classes = standard_classes()
+        """Kept at a reload: the one of NVML keeps its process."""
         self._requests: NatsRequests | None = None
         self._requests_task: asyncio.Task[None] | None = None
         self._signatures: SignatureCheck | None = None
@@ -171,7 +173,7 @@ class ControlService:
 
     def _list_machine(self) -> Catalogue:
         settings = self._setup.settings
-        classes = standard_classes()
+        classes = [*self._classes]
         if any(name.startswith("config.") for name in settings.allow):
             from ccagent.controls.config_class import ConfigControls
 
@@ -294,8 +296,8 @@ class ControlService:
     def _announce(self, entry: Entry) -> None:
         """Note a new lease, and send an event message for an audit entry. In any thread."""
         self._loop.call_soon_threadsafe(self._due.set)
-        subject = self._setup.settings.audit_subject
-        if not subject or self._requests is None:
+        subject, requests = self._setup.settings.audit_subject, self._requests
+        if not subject or requests is None:
             return
         tags = {
             "cluster": self._node.cluster, "hostname": self._node.hostname.partition(".")[0],
@@ -308,7 +310,7 @@ class ControlService:
         except EncodingError as error:  # the file and the log have the entry
             logger.warning("controls: no event message for an entry of the audit: %s", error)
         else:
-            self._loop.call_soon_threadsafe(self._requests.send_event, subject, event)
+            self._loop.call_soon_threadsafe(requests.send_event, subject, event)
 
     def _config_source(self) -> ConfigSource:
         from ccagent.controls.config_class import ConfigSource

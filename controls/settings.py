@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from ccagent.config import common_keys
-from ccagent.config.conversion import convert, place_errors
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.files import DEFAULT_PATH
 from ccagent.config.service_setup import ServiceSetup, load_service
@@ -268,13 +267,6 @@ def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
         path, "controls", ControlsSettings, check_controls, needs_table=needs_table
     )
     return setup._replace(hostname_only=False)
-
-
-def check_table(table: object, path: str) -> ControlsSettings:
-    """Return the settings of the table [controls]. Raise ConfigurationError."""
-    settings = convert(table, ControlsSettings, "controls", place=path)
-    place_errors(path, "", check_controls, settings)
-    return settings
 
 
 def without_file() -> ControlSetup:

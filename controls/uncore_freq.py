@@ -6,6 +6,7 @@ Source: Documentation/admin-guide/pm/intel_uncore_frequency_scaling.rst of Linux
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.controls.control import (
@@ -28,26 +29,19 @@ if TYPE_CHECKING:
 _UNCORE = f"{CPUS}/intel_uncore_frequency"
 _DIE = re.compile(r"package_([0-9]{2,4})_die_([0-9]{2,4})", re.ASCII)
 _KHZ = 1000
+_MINIMUM, _MAXIMUM = "min_freq_khz", "max_freq_khz"
 
 
-def _limits(low: int | None, high: int | None) -> Limits:
+def _find_range(file: str, node: Node, path: str) -> Limits:
+    """Return the hardware's initial limits, narrowed to the other bound in effect."""
+    low, high = (read_integer(node, f"{path}/initial_{each}") for each in (_MINIMUM, _MAXIMUM))
+    if file == _MINIMUM:
+        bound = read_integer(node, f"{path}/{_MAXIMUM}")
+        high = bound if high is None else min(high, bound or high)
+    else:
+        bound = read_integer(node, f"{path}/{_MINIMUM}")
+        low = bound if low is None else max(low, bound or low)
     return Limits(None if low is None else low / _KHZ, None if high is None else high / _KHZ)
-
-
-def _limit_minimum(node: Node, path: str) -> Limits:
-    """Return the hardware's initial limits, narrowed to the maximum in effect."""
-    high = read_integer(node, f"{path}/initial_max_freq_khz")
-    bound = read_integer(node, f"{path}/max_freq_khz")
-    high = bound if high is None else min(high, bound or high)
-    return _limits(read_integer(node, f"{path}/initial_min_freq_khz"), high)
-
-
-def _limit_maximum(node: Node, path: str) -> Limits:
-    """Return the hardware's initial limits, narrowed to the minimum in effect."""
-    low = read_integer(node, f"{path}/initial_min_freq_khz")
-    bound = read_integer(node, f"{path}/min_freq_khz")
-    low = bound if low is None else max(low, bound or low)
-    return _limits(low, read_integer(node, f"{path}/initial_max_freq_khz"))
 
 
 _FILES = [
@@ -55,8 +49,8 @@ _FILES = [
                limits, _KHZ)
     for name, file, text, limits in (
         ("cur", "current_freq_khz", "Current", None),
-        ("min", "min_freq_khz", "Lowest", _limit_minimum),
-        ("max", "max_freq_khz", "Highest", _limit_maximum),
+        ("min", _MINIMUM, "Lowest", partial(_find_range, _MINIMUM)),
+        ("max", _MAXIMUM, "Highest", partial(_find_range, _MAXIMUM)),
     )
 ]  # fmt: skip
 

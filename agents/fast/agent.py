@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.kpis.kpi_reading import KpiReader
+    from ccagent.agents.fast.protocol import FastProtocol
     from ccagent.agents.fast.runtime import FastRuntime
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
@@ -66,8 +67,7 @@ class FastAgent(Agent[FastSettings]):
         if self.is_blind:
             logger.warning("agent fast: can't read any KPI")
         yield from kpi_points(node, kpis)
-        protocol = self._runtime.protocol if self._runtime is not None else None
-        if protocol is not None:
+        if (protocol := self._protocol) is not None:
             yield from protocol.relay.take(node)
 
     def checks(self, node: Node) -> Iterator[Check]:
@@ -97,8 +97,10 @@ class FastAgent(Agent[FastSettings]):
             self._reader.close()
 
     def _monitored(self, node: Node) -> list[MonitoredApplication]:
-        applications = self._applications
-        protocol = self._runtime.protocol if self._runtime is not None else None
-        if protocol is not None:
+        if (protocol := self._protocol) is not None:
             return protocol.list_monitored()
-        return applications.list_monitored(node) if applications is not None else []
+        return self._applications.list_monitored(node) if self._applications is not None else []
+
+    @property
+    def _protocol(self) -> FastProtocol | None:
+        return self._runtime.protocol if self._runtime is not None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
     from ccagent.config.options import Options
     from ccagent.machine.node import Node
-
-_KEPT_WHERE = "agents.fast.state-directory"
 
 
 def extend_command(
@@ -192,7 +190,9 @@ def _measure_reference(node: Node, settings: FastSettings) -> None:
 
     directory = settings.state_directory
     if not directory:
-        raise ConfigurationError(f"{_KEPT_WHERE}: missing; set the directory for the reference")
+        raise ConfigurationError(
+            "agents.fast.state-directory: missing; set the directory for the reference"
+        )
     try:
         make_directory(directory)
     except OSError as error:
@@ -294,14 +294,13 @@ def bandwidth_text(response: BandwidthResponse) -> str:
     return text if response.is_valid else f"{text}{printable(response.details)}\n"
 
 
-def _configuration(held: object) -> str:
-    if not isinstance(held, dict):
+def _configuration(held: dict[str, Any] | None) -> str:
+    if held is None:
         return "configuration  none yet"
-    values = cast("dict[str, Any]", held)
-    names = ", ".join(values["categories"]) or "all KPIs"
+    names = ", ".join(held["categories"]) or "all KPIs"
     return (
-        f"configuration  {names}; every {values['repeat']} s;"
-        f" set by {values['sender']} at {timestamp(values['time'])}"
+        f"configuration  {names}; every {held['repeat']} s;"
+        f" set by {held['sender']} at {timestamp(held['time'])}"
     )
 
 

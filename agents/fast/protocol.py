@@ -23,7 +23,6 @@ from ccagent.agents.fast.messages.structures import (
     ApplicationStatus,
     BandwidthRequest,
     BandwidthResponse,
-    ConfigurationAnswer,
     InitAgent,
     MachineResult,
     Refusal,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.agents.fast.kpis.applications import MonitoredApplication
-    from ccagent.agents.fast.messages.structures import FastMessage, SentMessage
+    from ccagent.agents.fast.messages.structures import FastMessage, TaskStatus
     from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.agents.fast.session.topics import FastTopics
@@ -207,7 +206,9 @@ class FastProtocol:
         elif message.repeat > _LONGEST_REPEAT:
             reason = f"repeat: {message.repeat} s, at most {_LONGEST_REPEAT} s"
         ignored = f"ignored: {', '.join(message.ignored)}" if message.ignored else ""
-        self._answer_configuration(key, message.id, reason, ignored)
+        self._answer(
+            key, message.id, "configuration", "denied" if reason else "accepted", reason or ignored
+        )
         if reason:
             self._log_refused(sender, "configuration", reason)
             return
@@ -224,7 +225,7 @@ class FastProtocol:
 
     def _stop(self, message: StopMonitoring, sender: str, key: str) -> None:
         reason = self._applications.stop(self._node, message)
-        self._answer_task(key, message.id, "stop monitoring", reason)
+        self._answer(key, message.id, "stop monitoring", "error" if reason else "success", reason)
         if reason:
             self._log_refused(sender, "stop monitoring", reason)
         else:
@@ -232,22 +233,20 @@ class FastProtocol:
 
     def _measure(self, message: BandwidthRequest, sender: str, key: str) -> None:
         pending = PendingMeasurement(key=key, id=message.id, cores=message.cores)
-        if not self._settings.mmbwmon:
-            reason = "measurements are not allowed on this node (agents.fast.mmbwmon)"
-        else:
-            self._kept.state.pending.append(pending)
+        reason = "measurements are not allowed on this node (agents.fast.mmbwmon)"
+        if self._settings.mmbwmon:
             reason = self._bandwidth.start(
                 message.cores,
                 [*self._applications.find_machines(self._node)],
                 lambda response: self._on_measured(sender, pending, response),
             )
         if reason:
-            if pending in self._kept.state.pending:
-                self._kept.state.pending.remove(pending)
             self._answer_measurement(
                 pending, BandwidthResponse(cores=message.cores, details=reason)
             )
             self._log_refused(sender, "mmbwmon request", reason)
+        else:
+            self._kept.state.pending.append(pending)  # its response waits for the lock
 
     def _on_measured(
         self, sender: str, pending: PendingMeasurement, response: BandwidthResponse
@@ -269,9 +268,9 @@ class FastProtocol:
             pending = PendingMeasurement(key=key, id=message.id, cores=())
             self._answer_measurement(pending, BandwidthResponse(cores=(), details=message.reason))
         elif message.task == "init agent":
-            self._answer_configuration(key, message.id, message.reason)
+            self._answer(key, message.id, "configuration", "denied", message.reason)
         else:
-            self._answer_task(key, message.id, message.task or "unknown", message.reason)
+            self._answer(key, message.id, message.task or "unknown", "error", message.reason)
 
     def _log_refused(self, sender: str, kind: str, reason: str) -> None:
         """Count a refused message, and log one of its kind per hour."""
@@ -294,27 +293,12 @@ class FastProtocol:
         self._answers.put(pending.key, self._topics.bandwidth_response, named.encode())
         self.on_answer()
 
-    def _answer_configuration(self, key: str, request: str, reason: str, ignored: str = "") -> None:
-        """Answer a configuration. request: its id. reason: why it is denied; empty: accepted.
-
-        ignored: details of an accepted one.
-        """
-        source = self._node.hostname
-        answer = ConfigurationAnswer(
-            id=request, source=source, is_accepted=not reason, details=reason or ignored
-        )
-        self._answer(key, answer)
-
-    def _answer_task(self, key: str, request: str, task: str, reason: str) -> None:
-        """Answer a task. request: its id. reason: why it failed; empty: success."""
-        source = self._node.hostname
+    def _answer(self, key: str, request: str, task: str, status: TaskStatus, details: str) -> None:
+        """Answer a task. request: its id."""
         answer = TaskAnswer(
-            id=request, source=source, task=task, is_success=not reason, details=reason
+            id=request, source=self._node.hostname, task=task, status=status, details=details
         )
-        self._answer(key, answer)
-
-    def _answer(self, key: str, message: SentMessage) -> None:
-        self._answers.put(key, self._topics.status, message.encode())
+        self._answers.put(key, self._topics.status, answer.encode())
         self.on_answer()
 
     def _send_init(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +18,7 @@ from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.errors import CcagentError, LockedError
 from ccagent.log import logger
 from ccagent.net.mqtt_broker import LastWill, MqttOptions
-from ccagent.service.lock import Lock
-from ccagent.service.private_directories import make_directory
+from ccagent.service.lock import lock_directory
 from ccagent.transports.mqtt.settings import fill_topic
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.kpi_reading import KpiRound
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
+    from ccagent.service.lock import Lock
 
 _PAUSE_AFTER_FAILURE = 5.0
 _LOCK = "fast.lock"
@@ -250,13 +249,12 @@ class FastRuntime:
         is_said = False
         while not self._closing.is_set():
             try:
-                make_directory(directory)
-                self._lock = Lock(os.path.join(directory, _LOCK), "agents.fast.state-directory")
+                self._lock = lock_directory(directory, _LOCK, "agents.fast.state-directory")
             except LockedError as error:
                 if not is_said:
                     logger.info("agent fast: %s; waiting for it", error)
                 is_said = True
-            except (OSError, CcagentError) as error:
+            except CcagentError as error:
                 logger.error(
                     "agent fast: %s: no lock: another agent may use it: %s", directory, error
                 )

@@ -196,24 +196,18 @@ def check_extra(module: str, key: str) -> None:
 def find_session_problems(broker: MqttSettings, table: str) -> list[str]:
     """Return the problems of broker, topic and library for a session of a table."""
     from ccagent.agents.fast.session.topics import check_root
-
-    problems = Problems("")
-    problems.found += _find_broker_problems(broker, table)
-    problems.attempt(check_root, broker.topic, table)
-    problems.attempt(check_extra, "yaml", f"{table}.url")
-    return problems.found
-
-
-def _find_broker_problems(broker: MqttSettings, table: str) -> list[str]:
-    """Return the problems of the keys of a broker in a table."""
     from ccagent.net.mqtt_broker import PORTS
     from ccagent.transports.mqtt.settings import check_settings as check_broker
 
+    problems = Problems("")
     if broker.url.partition("://")[0] not in PORTS:
-        return [f"{table}.url: expected {'://, '.join(PORTS)}://"]
-    try:
-        check_broker(broker)
-    except ConfigurationError as error:
-        names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
-        return [f"{table}.{name}" for name in names]
-    return []
+        problems.found.append(f"{table}.url: expected {'://, '.join(PORTS)}://")
+    else:
+        try:
+            check_broker(broker)
+        except ConfigurationError as error:
+            names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
+            problems.found += [f"{table}.{name}" for name in names]
+    problems.attempt(check_root, broker.topic, table)
+    problems.attempt(check_extra, "yaml", f"{table}.url")
+    return problems.found

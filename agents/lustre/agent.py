@@ -109,9 +109,9 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
         for form, namespace in self.namespaces.items():
             if form not in self.formats:
                 raise ValueError(f"namespaces: {form!r} is none of the formats")
-            _uuid("namespaces", namespace)
+            _check_uuid("namespaces", namespace)
         if self.malformed_namespace:
-            _uuid("malformed-namespace", self.malformed_namespace)
+            _check_uuid("malformed-namespace", self.malformed_namespace)
 
 
 class LustreAgent(Agent[LustreSettings]):
@@ -177,20 +177,20 @@ class LustreAgent(Agent[LustreSettings]):
         self, node: Node, now: float, tags: dict[str, str]
     ) -> Generator[Record, None, CcagentError | None]:
         """Yield records and points of jobstats. Return the error if no target could be read."""
-        from ccagent.agents.lustre.jobstats.observation import Observation, SystemEntries
+        from ccagent.agents.lustre.jobstats.observation import Observation
+        from ccagent.agents.lustre.jobstats.records import RecordMaker
 
+        moment = node.clock.monotonic()
         wants_points = "line" in self.wanted
         if self.is_only_sample and not self.settings.state_file:
             self._series.forgets = True
+        if self._maker is None:
+            self._maker = RecordMaker(node, self.settings)
         observation = Observation(
             now,
-            SystemEntries(
-                self.settings.system_entries,
-                self.settings.system_users,
-                self.settings.system_executables,
-            ),
+            self.settings,
             self._series,
-            self._maker_for(node),
+            self._maker,
             self._counters if wants_points else None,
             wants_records="sonar" in self.wanted,
         )
@@ -203,13 +203,14 @@ class LustreAgent(Agent[LustreSettings]):
         if batch:
             yield JsonArray("lustre", batch)
         if wants_points:
-            interval = now - self._before if self.settings.rates and self._before else None
+            before = self._before if self.settings.rates else None
+            interval = None if before is None else moment - before
             yield from self._counters.points(tags, now, interval)
             for name, count in sorted(observation.counts.items()):
                 yield Point(f"lustre_jobstats_{name}", tags, count, now)
             if self.settings.state_file:
                 self._series.totals = self._counters.kept(now)
-        self._before = now
+        self._before = moment
         return observation.failure
 
     def _statistics(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Point]:
@@ -232,31 +233,9 @@ class LustreAgent(Agent[LustreSettings]):
         """Write the state file. Its records are delivered or queued."""
         self._series.save()
 
-    def _maker_for(self, node: Node) -> RecordMaker:
-        if self._maker is None:
-            from ccagent.agents.lustre.jobstats.records import RecordMaker
 
-            settings = self.settings
-            namespaces = {form: UUID(text) for form, text in settings.namespaces.items()}
-            if settings.malformed_namespace:
-                namespaces[""] = UUID(settings.malformed_namespace)
-                # A part of an id may look like a job id alone; it must get the same series.
-                namespaces.setdefault("%j", namespaces[""])
-            self._maker = RecordMaker(
-                node,
-                tuple(map(IdFormat, settings.formats)),
-                namespaces,
-                sparse=settings.sparse,
-                short_hosts=settings.short_hosts,
-                user_names=settings.user_names and not settings.input,
-                details=settings.details,
-                is_recorded=bool(settings.input),
-            )
-        return self._maker
-
-
-def _uuid(key: str, text: str) -> UUID:
+def _check_uuid(key: str, text: str) -> None:
     try:
-        return UUID(text)
+        UUID(text)
     except ValueError as error:
         raise ValueError(f"{key}: {text!r} is no UUID") from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.config.command_options import Common, add_file_options
+from ccagent.config.command_options import Common, add_file_options, make_group
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ def extend_command(command: click.Command, configure: Callable[..., Configuratio
     if take_sample is None:
         raise RuntimeError("the command does nothing")
 
-    @click.pass_context
-    def run(context: click.Context, /, recorded: str | None, **options: Any) -> None:
-        if context.invoked_subcommand is not None:
-            return
+    def run(recorded: str | None, **options: Any) -> None:
         if recorded is not None:
             import json
 
@@ -41,14 +38,8 @@ def extend_command(command: click.Command, configure: Callable[..., Configuratio
         metavar="FILE",
         help="Read this dump of lctl get_param instead.",
     )
-    group = click.Group(
-        command.name,
-        callback=run,
-        params=[recorded, *command.params],
-        help=command.help,
-        invoke_without_command=True,
-    )
-
+    command.callback, command.params = run, [recorded, *command.params]
+    group = make_group(command)
     group.add_command(_make_check(configure))
     return group
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
+ASKED_AT_ONCE = 500
+"""Maximum jobs of one query; their ids are arguments of sacct."""
+
 _LARGEST_FIELD = 1024 * 1024
 _PIECE = 24 * 1024
 """Bytes to split at once. Above 30,000 bytes, Python prepares the search again for each

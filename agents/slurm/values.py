@@ -57,7 +57,12 @@ def seconds(text: str) -> int:
 
 def kilobytes(text: str) -> int:
     """Return KB, rounded up, of `3772K` or `1.50M`; a number without a suffix is in bytes."""
-    return _uint(-(-_scale(text, _SIZE) // 1))
+    if text in _NOTHING:
+        return 0
+    found = _SIZE.fullmatch(text) if len(text) < _LONGEST else None
+    if found is None:
+        raise ValueError(f"{_show(text)} is not a size")
+    return _uint(-(-float(found[1]) * _KB[found[2]] // 1))
 
 
 def memory_per_node(text: str, cpus: int, nodes: int) -> int:
@@ -114,16 +119,6 @@ def moment(text: str) -> int:
     if seconds > _LATEST:
         raise ValueError(f"{_show(text)} is not a time")
     return seconds
-
-
-def _scale(text: str, form: re.Pattern[str]) -> float:
-    """Return the size in KB; 0 for no size."""
-    if text in _NOTHING:
-        return 0.0
-    found = form.fullmatch(text) if len(text) < _LONGEST else None
-    if found is None:
-        raise ValueError(f"{_show(text)} is not a size")
-    return float(found[1]) * _KB[found[2]]
 
 
 def _uint(number: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.config.conversion import convert
 from ccagent.controls.audit import Audit, Entry
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes
@@ -11,7 +12,7 @@ from ccagent.controls.control import ControlClass, Feature
 from ccagent.controls.journal import Journal
 from ccagent.controls.policy import Policy, RequestSender
 from ccagent.controls.responder import Method, Responder
-from ccagent.controls.settings import ControlsSettings, check_table
+from ccagent.controls.settings import ControlsSettings, check_controls
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.decoding import Line
 from tests.support.tree import StillClock
@@ -197,7 +198,7 @@ class Site:
     ) -> None:
         self.node = node
         self.state = state or node.path / "state"
-        self.settings: ControlsSettings = check_table(table or {}, "test")
+        self.settings: ControlsSettings = check_table(table or {})
         self.catalogue = Catalogue(find_features(node, classes or standard_classes()))
         self.policy = Policy(self.settings)
         self.entries: list[Entry] = []
@@ -263,6 +264,13 @@ def _table(settings: ControlsSettings) -> dict[str, object]:
             found["lease"] = str(rule.lease)
         rules[name] = found
     return {"allow": rules}
+
+
+def check_table(table: object) -> ControlsSettings:
+    """Return the settings of the table [controls]. Raise ConfigurationError."""
+    settings = convert(table, ControlsSettings, "controls", place="test")
+    check_controls(settings)
+    return settings
 
 
 def allow(**rules: dict[str, object]) -> dict[str, object]:

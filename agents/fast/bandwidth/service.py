@@ -23,7 +23,7 @@ from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories, machine_scopes
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import read_online
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import parse_or
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.virtual_machines import read_start
 from ccagent.service.private_files import replace_file
@@ -104,13 +104,7 @@ def measure_reference(
                 " not idle; drain it and measure again"
             )
         by_count[count] = bandwidth
-    return BandwidthReference(
-        model=processor.model,
-        cpus=processor.cpus,
-        kernel=processor.kernel,
-        by_count=by_count,
-        time=node.clock.time(),
-    )
+    return BandwidthReference(**processor._asdict(), by_count=by_count, time=node.clock.time())
 
 
 def read_reference(node: Node, directory: str) -> BandwidthReference:
@@ -196,11 +190,7 @@ def machine_cores(node: Node, process: int) -> set[int]:
     vcpus: set[int] = set()
     all_threads: set[int] = set()
     path = f"proc/{process}/task"
-    try:
-        threads = node.list(path)
-    except CcagentError:
-        return set()
-    for thread in threads:
+    for thread in node.list_names(path):
         try:
             match = _ALLOWED.search(node.read(f"{path}/{thread}/status"))
             cpus = set(parse_cpu_list(match[1])) if match is not None else set[int]()
@@ -231,11 +221,7 @@ def job_cores(node: Node) -> dict[int, set[int]]:
 
 def _cpuset(node: Node, directory: str) -> set[int]:
     for name in _CPUSETS:
-        try:
-            cores = read_parsed(node, f"{directory}/{name}", parse_cpu_list)
-        except CcagentError:
-            continue
-        if cores:
+        if cores := parse_or(node, f"{directory}/{name}", parse_cpu_list, list[int]()):
             return set(cores)
     return set()
 

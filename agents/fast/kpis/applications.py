@@ -104,12 +104,7 @@ class Applications:
                 MOST_APPLICATIONS, key="fast too many machines",
             )  # fmt: skip
         self._state.machines = [
-            known.get(
-                machine,
-                MonitoredMachine(
-                    name=machine.name, process_id=machine.process_id, start=machine.start
-                ),
-            )
+            known.get(machine, MonitoredMachine(**machine._asdict()))
             for machine in found[:MOST_APPLICATIONS]
         ]
         return self._state.machines

@@ -82,11 +82,7 @@ def read_bandwidth_counter(node: Node) -> int | None:
         return None
     counters: list[int] = []
     for group in [_ROOT, *(f"{_ROOT}/{name}" for name in names)][:_MOST]:
-        try:
-            caches = node.list(f"{group}/mon_data")
-        except CcagentError:
-            continue
-        for cache in caches:
+        for cache in node.list_names(f"{group}/mon_data"):
             if cache.startswith("mon_L3_"):
                 path = f"{group}/mon_data/{cache}/mbm_total_bytes"
                 with suppress(CcagentError):  # `Unavailable`, or the group was just removed
@@ -175,19 +171,12 @@ class NodeKpis:
         return values
 
 
-class ApplicationKpiValues(NamedTuple):
-    """The KPIs of one application."""
-
-    application: MonitoredApplication
-    values: KpiValues
-
-
 class KpiRound(NamedTuple):
     """The KPIs of one round. time: seconds since 1970."""
 
     time: float
     node: KpiValues
-    applications: list[ApplicationKpiValues]
+    applications: list[tuple[MonitoredApplication, KpiValues]]
 
 
 class _Counted(NamedTuple):
@@ -225,9 +214,7 @@ class KpiReader:
         cpus = _count_cpus(node)
         before, self._before = self._before, {}
         found = [
-            ApplicationKpiValues(
-                application, self._application(node, application, chosen, cpus, before)
-            )
+            (application, self._application(node, application, chosen, cpus, before))
             for application in applications
         ]
         self._groups = {key: known for key, known in self._groups.items() if key in self._before}
@@ -275,11 +262,10 @@ class KpiReader:
         cpu, memory = read_groups(node, groups)
         source = "group"
         if application.process_id and (cpu is None or memory is None):
-            tree = list_tree(node, application.process_id)
-            usage = read_tree(node, tree)
+            usage = read_tree(node, list_tree(node, application.process_id))
             if cpu is None:
-                source, cpu = "tree", usage.cpu if tree else None
-            if memory is None and tree:
+                source, cpu = "tree", usage.cpu
+            if memory is None:
                 memory = usage.memory
         return source, cpu, memory
 

@@ -6,8 +6,8 @@ import re
 import threading
 from typing import TYPE_CHECKING
 
-from ccagent.agents.fast.messages import kpi_names as kpi
 from ccagent.agents.fast.messages import structures as fast
+from ccagent.agents.fast.messages.kpi_names import KPIS
 from ccagent.log import logger
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
@@ -18,22 +18,7 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.kpi_reading import KpiRound, KpiValues
     from ccagent.machine.node import Node
 
-METRICS = {
-    kpi.APPLICATION_MEMORY: "fast_application_mem",
-    kpi.APPLICATION_CPU: "fast_application_cpu",
-    kpi.NODE_MEMORY: "fast_node_mem",
-    kpi.NODE_MEMORY_BANDWIDTH: "fast_node_mem_bw",
-    kpi.NODE_CPU: "fast_node_cpu",
-    kpi.NODE_INTERCONNECT: "fast_node_interconnect",
-    kpi.COMMUNICATION: "fast_communication_intensity",
-    kpi.COMPUTE: "fast_compute_intensity",
-    kpi.INPUT_OUTPUT: "fast_io_intensity",
-    kpi.ENERGY: "fast_energy_consumption",
-    kpi.RUNTIME: "fast_expected_runtime",
-}
-"""Metric names by KPI."""
-
-LEVELS = {"low": 1.0, "medium": 2.0, "high": 3.0}
+_LEVELS = {"low": 1.0, "medium": 2.0, "high": 3.0}
 """Numbers for low, medium and high."""
 
 _MOST_VALUES = 10_000
@@ -56,9 +41,9 @@ def kpi_points(node: Node, kpis: KpiRound) -> Iterator[Point]:
 
 def _points(tags: Tags, values: KpiValues, time: float) -> Iterator[Point]:
     for name, value in values.items():
-        number = LEVELS.get(value) if isinstance(value, str) else value
+        number = _LEVELS.get(value) if isinstance(value, str) else value
         if number is not None:
-            yield Point(METRICS[name], tags, number, time)
+            yield Point(KPIS[name], tags, number, time)
 
 
 def metric_name(kpi: str) -> str:
@@ -72,7 +57,7 @@ class ApplicationRelay:
 
     def __init__(self) -> None:
         self.statuses: dict[str, fast.ApplicationStatus] = {}
-        """Last statuses of applications, by job."""
+        """Last statuses of applications, by job; replaced, never changed: threads iterate it."""
         self._values: dict[tuple[str, str], tuple[float, float]] = {}
         self._lock = threading.Lock()
 
@@ -88,8 +73,8 @@ class ApplicationRelay:
             return
         with self._lock:
             if isinstance(message, fast.ApplicationStatus):
-                if job in self.statuses or len(self.statuses) < _MOST_JOBS:
-                    self.statuses[job] = message
+                others = [known for known in self.statuses.items() if known[0] != job]
+                self.statuses = dict([*others[1 - _MOST_JOBS :], (job, message)])
                 return
             for kpi, value in message.values.items():
                 name = metric_name(kpi)

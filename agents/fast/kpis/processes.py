@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
@@ -12,45 +13,55 @@ from ccagent.machine.procfs.process_files import parse_stat, parse_statm
 from ccagent.machine.virtual_machines import read_start
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from ccagent.machine.node import Node
 
 _MOST = 10_000
 CPU_CONTROLLER, MEMORY_CONTROLLER = "cpuacct", "memory"
-_MOST_PROCESSES = 10_000
 _USAGE = {b"usage_usec": ("cpu", 1000)}
 
 Groups = dict[str, list[str]]
 """Directories of cgroups by controller of version 1, or by `v2`."""
 
 
-class TreeUsage(NamedTuple):
-    """Use of processes. cpu: total ns including awaited children. memory: resident B."""
+class ResourceUsage(NamedTuple):
+    """Use of cgroups or processes; None: unknown.
 
-    cpu: int
-    memory: int
+    cpu: total ns, of processes with awaited children. memory: B, charged to cgroups with their page
+    cache, or resident pages of processes.
+    """
+
+    cpu: int | None
+    memory: int | None
 
 
 def list_tree(node: Node, process: int) -> list[int]:
     """Return the pids of a process and its visible descendants; empty if it has ended."""
     if read_start(node, process) is None:
         return []
+    try:
+        return _list_descendants(process, partial(_children, node))
+    except NotHereError:  # a kernel without CONFIG_PROC_CHILDREN
+        by_parent = _children_by_parent(node)
+        return _list_descendants(process, lambda parent: by_parent.get(parent, []))
+
+
+def _list_descendants(process: int, children: Callable[[int], Iterable[int]]) -> list[int]:
     tree = [process]
     seen = {process}
-    try:
-        for parent in tree:
-            for child in _children(node, parent):
-                if child not in seen and len(tree) < _MOST:
-                    seen.add(child)
-                    tree.append(child)
-    except NotHereError:  # a kernel without CONFIG_PROC_CHILDREN
-        return _list_by_parents(node, process)
+    for parent in tree:
+        for child in children(parent):
+            if child not in seen and len(tree) < _MOST:
+                seen.add(child)
+                tree.append(child)
     return tree
 
 
-def read_tree(node: Node, processes: list[int]) -> TreeUsage:
-    """Return the summed use of processes; skip ended ones."""
+def read_tree(node: Node, processes: list[int]) -> ResourceUsage:
+    """Return the summed use of processes without ended ones; unknown without processes."""
+    if not processes:
+        return ResourceUsage(None, None)
     ticks = pages = 0
     for process in processes:
         try:
@@ -59,18 +70,14 @@ def read_tree(node: Node, processes: list[int]) -> TreeUsage:
         except CcagentError:
             continue
         ticks += stat.all_ticks
-    return TreeUsage(ticks * 1_000_000_000 // node.clock_ticks, pages * node.page_size)
+    return ResourceUsage(ticks * 1_000_000_000 // node.clock_ticks, pages * node.page_size)
 
 
 def _children(node: Node, process: int) -> list[int]:
     """Return the children of a process. Raise NotHereError if the kernel does not list them."""
     path = f"proc/{process}/task"
-    try:
-        threads = node.list(path)
-    except CcagentError:
-        return []
     children: list[int] = []
-    for thread in threads:
+    for thread in node.list_names(path):
         try:
             children += parse_pids(node.read_single(f"{path}/{thread}/children"))
         except NotHereError:
@@ -81,8 +88,8 @@ def _children(node: Node, process: int) -> list[int]:
     return children
 
 
-def _list_by_parents(node: Node, process: int) -> list[int]:
-    """Find the descendants by reading all processes."""
+def _children_by_parent(node: Node) -> dict[int, list[int]]:
+    """Return the children of each process by reading all processes."""
     children: dict[int, list[int]] = {}
     for name in node.list("proc"):
         if name.isdigit():
@@ -91,17 +98,7 @@ def _list_by_parents(node: Node, process: int) -> list[int]:
             except CcagentError:
                 continue
             children.setdefault(stat.ppid, []).append(int(name))
-    tree = [process]
-    for parent in tree:
-        tree += [child for child in children.get(parent, []) if child not in tree]
-    return tree[:_MOST]
-
-
-class GroupUsage(NamedTuple):
-    """Counters of cgroups. cpu: total ns. memory: charged B including page cache. None: unknown."""
-
-    cpu: int | None
-    memory: int | None
+    return children
 
 
 def parse_groups(content: bytes) -> dict[str, str]:
@@ -137,7 +134,7 @@ def find_own_groups(node: Node, process: int, tree: Collection[int]) -> Groups:
     return groups
 
 
-def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
+def read_groups(node: Node, groups: Mapping[str, list[str]]) -> ResourceUsage:
     """Read the counters of cgroups; several directories of a controller are summed."""
     cpu = memory = None
     if CPU_CONTROLLER in groups:
@@ -148,14 +145,14 @@ def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
         memory = _sum(node, groups[MEMORY_CONTROLLER], "memory.usage_in_bytes")
     elif V2 in groups:
         memory = _sum(node, groups[V2], "memory.current")
-    return GroupUsage(cpu, memory)
+    return ResourceUsage(cpu, memory)
 
 
 def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:
     """Return whether a cgroup contains processes of the tree and no others."""
     is_used = False
     for count, process in enumerate(list_pids(node, directory)):
-        if process not in tree or count > _MOST_PROCESSES:
+        if process not in tree or count > _MOST:
             return False
         is_used = True
     return is_used

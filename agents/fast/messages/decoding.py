@@ -282,14 +282,12 @@ def _evacuation(fields: Fields, parameter: Fields, common: dict[str, Any]) -> fa
     names = value if isinstance(value, list) else [value]
     if not all(isinstance(name, str) for name in names) or len(names) > _MOST_MACHINES:
         raise UnparsableError("destinations: expected a list of names")
-    mode = parameter.text("mode", "auto")
-    if mode not in _MODES:
-        raise UnparsableError(f"mode: {show_value(mode)} is unknown")
+    mode = _choice("mode", parameter.text("mode", "auto"), _MODES)
     return fast.EvacuateNode(
         **common,
         **_way(fields, parameter),
         destinations=tuple(cast("list[str]", names)),
-        mode=cast("Any", mode),
+        mode=mode,
         is_overbooked=parameter.flag("overbooking", default=True),
         hook_processes=_hook_processes(parameter),
     )
@@ -298,10 +296,8 @@ def _evacuation(fields: Fields, parameter: Fields, common: dict[str, Any]) -> fa
 def _way(fields: Fields, parameter: Fields) -> dict[str, Any]:
     """Return how to migrate. Existing programs take an absent type as warm."""
     kind = parameter.text("migration-type", "warm")
-    if kind not in _MIGRATIONS:
-        raise UnparsableError(f"migration-type: {show_value(kind)} is unknown")
     return {
-        "migration_type": kind,
+        "migration_type": _choice("migration-type", kind, _MIGRATIONS),
         "uses_rdma": parameter.flag("rdma-migration", default=False),
         "retries": parameter.optional_uint("retry-counter"),
         "measures_time": fields.flag("time-measurement", default=False),
@@ -332,13 +328,11 @@ def _vcpu_map(value: Document) -> fast.VcpuMap:
 
 
 def _machine_result(fields: Fields, _task: str, name: str) -> fast.MachineResult:
-    event = fields.text("result").replace("_", " ")
-    if event not in _EVENTS:
-        raise UnparsableError(f"result: {show_value(event)} is unknown")
+    event = _choice("result", fields.text("result").replace("_", " "), _EVENTS)
     parts = fields.maps("list", _MOST_MACHINES) if "list" in fields else [fields]
     return fast.MachineResult(
         id=name,
-        event=cast("Any", event),
+        event=event,
         machines=tuple(map(_outcome, parts)),
         scheduler=fields.text("scheduler", ""),
     )
@@ -369,6 +363,12 @@ def _values(value: Document, where: str) -> dict[str, float | str]:
     if len(values) > _MOST_KPIS:
         raise UnparsableError(f"{where}: {len(values)} values, at most {_MOST_KPIS}")
     return {name: to_value(raw, f"{where}: {show_value(name)}") for name, raw in values.items()}
+
+
+def _choice(key: str, text: str, choices: tuple[str, ...]) -> Any:
+    if text not in choices:
+        raise UnparsableError(f"{key}: {show_value(text)} is unknown")
+    return text
 
 
 def _number(fields: Fields, key: str) -> float:

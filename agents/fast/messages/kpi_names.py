@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-KpiScope = Literal["node", "application"]
 APPLICATION_MEMORY = "Application/VM memory usage"
 APPLICATION_CPU = "Application/VM Cpu usage"
 NODE_MEMORY = "Node memory usage"
@@ -17,20 +14,23 @@ INPUT_OUTPUT = "IO intensity"
 ENERGY = "energy consumption"
 RUNTIME = "expected runtime"
 
-KPIS: dict[str, KpiScope] = {
-    APPLICATION_MEMORY: "application",
-    APPLICATION_CPU: "application",
-    NODE_MEMORY: "node",
-    NODE_MEMORY_BANDWIDTH: "node",
-    NODE_CPU: "node",
-    NODE_INTERCONNECT: "node",
-    COMMUNICATION: "node",
-    COMPUTE: "node",
-    INPUT_OUTPUT: "node",
-    ENERGY: "node",
-    RUNTIME: "application",
+KPIS = {
+    APPLICATION_MEMORY: "fast_application_mem",
+    APPLICATION_CPU: "fast_application_cpu",
+    NODE_MEMORY: "fast_node_mem",
+    NODE_MEMORY_BANDWIDTH: "fast_node_mem_bw",
+    NODE_CPU: "fast_node_cpu",
+    NODE_INTERCONNECT: "fast_node_interconnect",
+    COMMUNICATION: "fast_communication_intensity",
+    COMPUTE: "fast_compute_intensity",
+    INPUT_OUTPUT: "fast_io_intensity",
+    ENERGY: "fast_energy_consumption",
+    RUNTIME: "fast_expected_runtime",
 }
-"""All KPIs, in the order of the specification; `COMPUTE` to `ENERGY` are those of schedulers."""
+"""Metric names by KPI, in the order of the specification.
+
+`COMPUTE` to `ENERGY` are those of schedulers.
+"""
 
 _KNOWN = {" ".join(name.casefold().split()): name for name in KPIS} | {
     "vm memory usage": APPLICATION_MEMORY,

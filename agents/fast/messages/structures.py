@@ -24,6 +24,7 @@ MachineEvent = Literal[
 ]
 """Events of the migration framework; `unknown` is its answer to an unreadable task."""
 
+TaskStatus = Literal["accepted", "denied", "success", "error"]
 MigrationType = Literal["live", "warm", "offline"]
 EvacuationMode = Literal["auto", "compact", "scatter"]
 HookProcesses = int | Literal["auto"] | None
@@ -112,28 +113,16 @@ class AgentPresence(SentMessage, frozen=True, kw_only=True):
         return {"task": self.task, "source": self.source, "hostname": self.source}
 
 
-class ConfigurationAnswer(SentMessage, frozen=True, kw_only=True):
-    """Agent to scheduler: a configuration is accepted or denied. details: the reason."""
-
-    source: str
-    is_accepted: bool
-    details: str = ""
-
-    def _document(self) -> dict[str, Any]:
-        status = "accepted" if self.is_accepted else "denied"
-        return _given(task="configuration", source=self.source, status=status, details=self.details)
-
-
 class TaskAnswer(SentMessage, frozen=True, kw_only=True):
-    """Agent to scheduler: result of any other task."""
+    """Agent to scheduler: result of a task. An init agent is answered as `configuration`."""
 
     source: str
     task: str
-    is_success: bool
+    status: TaskStatus
     details: str = ""
 
     def _document(self) -> dict[str, Any]:
-        document = {"task": self.task, "source": self.source, "status": _status(self.is_success)}
+        document = {"task": self.task, "source": self.source, "status": self.status}
         return document | _given(details=self.details)
 
 

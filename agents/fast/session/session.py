@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
@@ -312,6 +313,7 @@ class FastSession:
         """Drop the connection, if any."""
         with self._lock:
             connection, self._connection = self._connection, None
+            self.dropped += len(self._waiting)
             self._waiting.clear()
         if connection is not None:
             self._delivery.doubt_release()
@@ -343,12 +345,11 @@ class FastSession:
 
     def _send_waiting(self, connection: MqttConnection) -> None:
         """Send waiting messages while there is room, also for the answer in flight."""
-        try:
+        with suppress(MqttLostError):  # `_leave` drops the rest
             while self._waiting and connection.has_room(len(self._waiting[0][1]), reserve=1):
-                connection.publish(self._published, *self._waiting.popleft())
+                connection.publish(self._published, *self._waiting[0])
+                self._waiting.popleft()
                 self._published += 1
-        except MqttLostError:
-            self._waiting.clear()
 
     def _note_refusals(self, connection: MqttConnection) -> None:
         """Log what the broker has refused."""

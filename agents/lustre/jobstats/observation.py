@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Problem, Target
 from ccagent.agents.lustre.jobstats.parser import parse
@@ -14,6 +14,7 @@ from ccagent.log import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ccagent.agents.lustre.agent import LustreSettings
     from ccagent.agents.lustre.jobstats.points import JobTotals
     from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
     from ccagent.agents.lustre.jobstats.series import OperationCounters, Series
@@ -27,21 +28,13 @@ _PROBLEMS = 20
 _TAG = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
 
 
-class SystemEntries(NamedTuple):
-    """Entries of root and of job control, by user id or executable, and their treatment."""
-
-    treatment: Literal["keep", "aggregate", "leave-out"]
-    users: tuple[int, ...]
-    executables: tuple[str, ...]
-
-
 class Observation:
     """Reads all targets once, at `now` (seconds since 1970). counters: None without points."""
 
     def __init__(
         self,
         now: float,
-        system: SystemEntries,
+        settings: LustreSettings,
         series: Series,
         maker: RecordMaker,
         counters: JobTotals | None,
@@ -51,7 +44,7 @@ class Observation:
         self._now = now
         self._timestamp = timestamp(now)
         self._series = series
-        self._system = system
+        self._settings = settings
         self._maker = maker
         self._counters = counters
         self._wants_records = wants_records
@@ -125,7 +118,7 @@ class Observation:
             self._errors.append(UnparsableError(f"{name}: the text has no entry of job_stats"))
             complete = False
         totals = self._series.system
-        if self._wants_records and self._system.treatment == "aggregate" and totals:
+        if self._wants_records and self._settings.system_entries == "aggregate" and totals:
             yield self._maker.make_system(self._target, SYSTEM, self._timestamp, totals)
         if complete:
             self._targets_read += 1
@@ -133,13 +126,14 @@ class Observation:
 
     def _entry(self, entry: JobstatsEntry) -> Sequence[dict[str, Value]]:
         maker, counters, target = self._maker, self._counters, self._target
+        settings = self._settings
         self._has_entries = True
         form, parts = identity = maker.identity(entry.job_id)
         is_system = (
-            parts.get("user_id") in self._system.users
-            or parts.get("executable") in self._system.executables
+            parts.get("user_id") in settings.system_users
+            or parts.get("executable") in settings.system_executables
         )
-        treatment = self._system.treatment if is_system else "keep"
+        treatment = settings.system_entries if is_system else "keep"
         wants_growth = counters is not None or treatment == "aggregate"
         seen = self._series.see(entry, wants_growth=wants_growth)
         if seen is None:

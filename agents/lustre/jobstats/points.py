@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-_BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
+BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
+"""Names of rates in B/s, by counter; those of operations in 1/s end with `_rate`."""
+
 _LARGEST = 2**63 - 1
 _KEPT_FOR = 7 * 86400.0
 
@@ -49,8 +51,10 @@ class JobTotals:
         self._seen = {NODE}
 
     def see(self, target: str, job: str, since: dict[str, OperationCounters]) -> None:
-        """Add the deltas of an entry. job: empty for an entry without a job."""
-        scopes = [NODE, ("filesystem", target)]
+        """Add the deltas of an entry. target, job: empty without one that is a valid tag."""
+        scopes = [NODE]
+        if target:
+            scopes.append(("filesystem", target))
         if job:
             scopes.append(("job", job))
         self._seen.update(scopes)
@@ -78,7 +82,8 @@ class JobTotals:
             for name, value in sorted(totals.items()):
                 yield Point(name, own, min(value, _LARGEST), time)
                 if interval:
-                    yield _rate(name, own, grown.get(name, 0) / interval, time)
+                    rate = BANDWIDTHS.get(name, f"{name}_rate")
+                    yield Point(rate, own, grown.get(name, 0) / interval, time)
 
     def kept(self, time: float) -> list[KeptTotal]:
         """Return all totals, for the next JobTotals."""
@@ -127,11 +132,3 @@ def growth(since: dict[str, OperationCounters]) -> dict[str, int]:
         elif NAME.fullmatch(name):
             metrics[f"lustre_{name}"] = samples
     return requests | metrics
-
-
-def _rate(name: str, tags: dict[str, str], rate: float, time: float) -> Point:
-    """Return a rate: bytes in B/s, operations in 1/s."""
-    bandwidth = _BANDWIDTHS.get(name)
-    if bandwidth is not None:
-        return Point(bandwidth, tags, rate, time)
-    return Point(f"{name}_rate", tags, rate, time)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from hashlib import sha1
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from ccagent.agents.lustre.jobstats.entry import FACTORS, JobstatsEntry, Target
+from ccagent.agents.lustre.jobstats.entry import FACTORS, IdFormat, JobstatsEntry, Target
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from ccagent.agents.lustre.jobstats.entry import IdFormat
+    from ccagent.agents.lustre.agent import LustreSettings
     from ccagent.agents.lustre.jobstats.series import Seen
     from ccagent.machine.node import Node
 
@@ -50,39 +49,30 @@ Identity = tuple[str, dict[str, str | int]]
 
 
 class RecordMaker:
-    """Builds records.
+    """Builds records. The text of an `input` may be from another machine: it has no boot time."""
 
-    namespaces: namespaces of time_series_id by format; key "" for ids without a format.
-    details: other numbers of operations than samples and bytes: usecs, min, max, sumsq, hist.
-    is_recorded: the text may be from another machine with an unknown boot time.
-    """
-
-    def __init__(
-        self,
-        node: Node,
-        formats: tuple[IdFormat, ...],
-        namespaces: dict[str, UUID],
-        *,
-        sparse: bool,
-        short_hosts: bool,
-        user_names: bool,
-        details: tuple[str, ...] = (),
-        is_recorded: bool = False,
-    ) -> None:
+    def __init__(self, node: Node, settings: LustreSettings) -> None:
         self._node = node
-        self._is_recorded = is_recorded
+        self._is_recorded = bool(settings.input)
         self._boot: float | None = None
         self._last_boot: float | None = None
         self._step = self._step_before = 0.0
-        self._formats = formats
-        self._namespaces = {name: uuid.bytes for name, uuid in namespaces.items()}
-        self._short_hosts = short_hosts
-        self._user_names = user_names
+        self._formats = tuple(map(IdFormat, settings.formats))
+        self._namespaces = {form: UUID(text).bytes for form, text in settings.namespaces.items()}
+        if settings.malformed_namespace:
+            self._namespaces[""] = UUID(settings.malformed_namespace).bytes
+            # A part of an id may look like a job id alone; it must get the same series.
+            self._namespaces.setdefault("%j", self._namespaces[""])
+        self._short_hosts = settings.short_hosts
+        self._user_names = settings.user_names and not settings.input
+        details = settings.details
         self._has_usecs = "usecs" in details
         self._numbers = [(f"_{name}", _NUMBERS[name]) for name in details if name in _NUMBERS]
         self._has_hist = "hist" in details
         self._dense: dict[str, dict[str, Value]] = (
-            {} if sparse else {kind: dict.fromkeys(names, 0) for kind, names in OPERATIONS.items()}
+            {}
+            if settings.sparse
+            else {kind: dict.fromkeys(names, 0) for kind, names in OPERATIONS.items()}
         )
         self._users: dict[int, str] = {}
         self._names: dict[bytes, tuple[str, str, str, bool, str]] = {}

@@ -11,7 +11,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ccagent.agents.lustre.jobstats.source import JobstatsSource, run_until_failure
+from ccagent.agents.lustre.jobstats.source import KINDS, JobstatsSource, run_until_failure
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import printable
 from ccagent.machine.checks import Check, CheckResult
@@ -28,10 +28,9 @@ INTERVAL, STATS = _OF_TARGET = ("job_cleanup_interval", "job_stats")
 
 _OF_NODE = ("jobid_var", "jobid_name", "jobid_this_session")
 _PLACES = ("sys/fs/lustre", "proc/fs/lustre", "proc/sys/lustre")
-_TYPES = ("mdt", "obdfilter")
 _TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _NAME = re.compile(
-    rf"(?:{'|'.join(_TYPES)})\.{_TARGET.pattern}\.(?:{'|'.join(_OF_TARGET)})|{'|'.join(_OF_NODE)}"
+    rf"(?:{'|'.join(KINDS)})\.{_TARGET.pattern}\.(?:{'|'.join(_OF_TARGET)})|{'|'.join(_OF_NODE)}"
 )
 _LARGEST_FILE = 4096
 _LONGEST_VALUE = 100
@@ -105,7 +104,7 @@ def _from_files(node: Node) -> Setup:
         for name in _OF_NODE:
             _add(found, name, _read(node, f"{place}/{name}"))
         # Later versions have the interval below /sys; job_stats is still below /proc.
-        for kind in _TYPES:
+        for kind in KINDS:
             for target in filter(_TARGET.fullmatch, _list(node, f"{place}/{kind}") or []):
                 directory, key = f"{place}/{kind}/{target}", f"{kind}.{target}"
                 names = _list(node, directory)
@@ -146,8 +145,8 @@ def _missing(found: Setup) -> Iterator[list[str]]:
     yield from ([name] for name in _OF_NODE if found.get(name) is None)
     of_targets = [value for name, value in found.items() if "." in name]
     if not of_targets or None in of_targets:
-        yield from ([f"{kind}.*.{INTERVAL}"] for kind in _TYPES)
-        yield from (["-N", f"{kind}.*.{STATS}"] for kind in _TYPES)
+        yield from ([f"{kind}.*.{INTERVAL}"] for kind in KINDS)
+        yield from (["-N", f"{kind}.*.{STATS}"] for kind in KINDS)
 
 
 LONGEST_ID = 31

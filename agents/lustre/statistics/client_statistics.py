@@ -10,6 +10,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
+from ccagent.agents.lustre.jobstats.points import BANDWIDTHS
 from ccagent.agents.lustre.statistics.metric import (
     INTEGERS,
     Measurement,
@@ -70,7 +71,6 @@ def file_system(mount: str) -> str:
 
 
 GROUPS = {"llite": MetricGroup(NAMES, read_mount, ("llite.*.stats",))}
-_BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
 
 
 class ClientRates:
@@ -127,5 +127,5 @@ def _points(
         if since not in INTEGERS:
             continue
         yield Point(f"{name}_diff", tags, since, time)
-        if name in _BANDWIDTHS and elapsed > 0:
-            yield Point(_BANDWIDTHS[name], tags, since / elapsed, time)
+        if name in BANDWIDTHS and elapsed > 0:
+            yield Point(BANDWIDTHS[name], tags, since / elapsed, time)

@@ -230,9 +230,14 @@ TOPOLOGY_FIELDS = "NodeList:|,Sockets:|,Cores:|,Threads:|"
 """Output format of sinfo, one line per node and partition."""
 
 
-class NodeTopology(NamedTuple):
-    """Cores of a node, and threads per core."""
+TOPOLOGY_FRESH = 3600.0
+"""Seconds between two queries of the node topology."""
 
+
+class NodeTopology(NamedTuple):
+    """Sockets of a node, cores of all sockets, and threads per core."""
+
+    sockets: int
     cores: int
     threads: int
 
@@ -244,7 +249,7 @@ def parse_topology(content: bytes, complain: Callable[[str], None]) -> dict[str,
         fields = [field.strip() for field in line.split("|")]
         try:
             name, sockets, cores, threads = fields[:4]
-            found[name] = NodeTopology(int(sockets) * int(cores), int(threads))
+            found[name] = NodeTopology(int(sockets), int(sockets) * int(cores), int(threads))
         except ValueError:
             complain(f"sinfo: not a line of a node: {line[:80]!r}")
     return found
@@ -260,5 +265,5 @@ def number_hwthreads(
     """
     if numbering == "slurm" or topology is None or topology.threads <= 1:
         return sorted(cpus)
-    cores, threads = topology
+    _, cores, threads = topology
     return sorted(cpu // threads + cpu % threads * cores for cpu in cpus)

@@ -10,6 +10,7 @@ from msgspec import Meta
 from ccagent.agents.base import Agent, make_error
 from ccagent.agents.slurm.cluster.sinfo import Numbering
 from ccagent.agents.slurm.rest.settings import SlurmSourceSettings, check_source
+from ccagent.agents.slurm.rows import ASKED_AT_ONCE
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.log import logger
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _OVERLAP = 600
 """Overlap of successive queries in seconds, because slurmdbd may lag behind."""
 
-_ASKED_AT_ONCE = 500
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING"})
 _COMPLAINTS = 20
 _ENVELOPE_BYTES = 1024
@@ -263,7 +263,7 @@ class JobsAgent(Agent[JobsSettings]):
         try:
             for job in jobs:
                 held.append(job)
-                if len(held) >= _ASKED_AT_ONCE:
+                if len(held) >= ASKED_AT_ONCE:
                     yield from self._fill_cards(node, source, held)
                     held = []
         except CcagentError:

@@ -65,8 +65,7 @@ def is_step(row: Sequence[bytes]) -> bool:
 
 def has_ended(row: Sequence[bytes]) -> bool:
     """Return whether the state of a row is a final state."""
-    state = row[_STATE]
-    return state in _ENDED or state.partition(b" ")[0].rstrip(b"+") in _ENDED
+    return row[_STATE] in _ENDED or state_of(row) in _ENDED
 
 
 def state_of(row: Sequence[bytes]) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.agents.slurm.cluster import sinfo
 from ccagent.agents.slurm.jobs import sacct, scontrol, squeue
 from ccagent.agents.slurm.jobs.job_rows import COLUMNS
-from ccagent.agents.slurm.rows import new_delimiter, readable, split_rows
+from ccagent.agents.slurm.rows import ASKED_AT_ONCE, new_delimiter, readable, split_rows
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.slurm_environment import ENVIRONMENT
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _OUTPUT_LIMIT = 4 * 1024**3
-_ASKED_AT_ONCE = 500
-_FRESH = 3600.0
-"""Seconds between two queries of the node topology."""
-
 _LOCAL_TIME = {name: value for name, value in ENVIRONMENT.items() if name != "SLURM_TIME_FORMAT"}
 """The text of scontrol is for people: times have Slurm's default format."""
 
@@ -91,8 +87,8 @@ class ProgramSource:
     ) -> dict[str, JobDetails]:
         """Return the details of the jobs that slurmctld knows, by their names for scontrol."""
         found: dict[str, JobDetails] = {}
-        for begin in range(0, len(names), _ASKED_AT_ONCE):
-            asked = names[begin : begin + _ASKED_AT_ONCE]
+        for begin in range(0, len(names), ASKED_AT_ONCE):
+            asked = names[begin : begin + ASKED_AT_ONCE]
             token = scontrol.new_token()
             questions = scontrol.questions(asked, token, with_script=with_script)
             command = [self._programs.scontrol, "--details"]
@@ -111,7 +107,7 @@ class ProgramSource:
     def read_topology(self, node: Node) -> dict[str, NodeTopology]:
         """Return cores and threads of the nodes, at most an hour old."""
         now = node.clock.monotonic()
-        if now - self._topology_read_at >= _FRESH:
+        if now - self._topology_read_at >= sinfo.TOPOLOGY_FRESH:
             try:
                 content = self._sinfo(node, sinfo.TOPOLOGY_FIELDS, "--Node")
             except CcagentError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm.jobs import job_rows, sacct, squeue
 from ccagent.agents.slurm.jobs.job_rows import END, START, SUBMIT, TIME_LIMIT
-from ccagent.agents.slurm.rows import readable
+from ccagent.agents.slurm.rows import ASKED_AT_ONCE, readable
 from ccagent.errors import CcagentError, UnparsableError
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from ccagent.records.envelopes import SlurmJob
 
     Key = tuple[bytes, bytes]
-
-_ASKED_AT_ONCE = 500
-"""Maximum jobs of one query; their ids are arguments of sacct."""
 
 _MARGIN = 60
 """Seconds by which the window of sacct may start later than requested."""
@@ -323,8 +320,8 @@ class JobsRound:
 
     def _look_at_ids(self, found: set[Key]) -> Iterator[SlurmJob]:
         ids = sorted({readable(raw_id) for raw_id in self._asked_ids if raw_id.isdigit()})
-        for begin in range(0, len(ids), _ASKED_AT_ONCE):
-            asked = ids[begin : begin + _ASKED_AT_ONCE]
+        for begin in range(0, len(ids), ASKED_AT_ONCE):
+            asked = ids[begin : begin + ASKED_AT_ONCE]
             is_wanted = False
             for row in self._source.read_ids(self._node, asked):
                 if job_rows.is_step(row):

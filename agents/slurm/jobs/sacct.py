@@ -178,9 +178,10 @@ class Parser:
         job, _, step = text.partition(".")
         last, number = self._last_job
         if job != last or not number:  # the steps of a job follow the row of the job
-            if not (job.isascii() and job.isdecimal()) or len(job) > _MOST_DIGITS:
-                raise UnparsableError(f"{text[:40]!r} is not a job id")
-            number = int(job)
+            try:
+                number = _number(job)
+            except ValueError:
+                number = 0
             if not number:
                 raise UnparsableError(f"{text[:40]!r} is not a job id")
             self._last_job = (job, number)

@@ -180,10 +180,10 @@ def _step_row(
         "UserCPU": _cpu_time([step], "user"),
         "AveDiskRead": _megabytes(forms.tres_count(average, "fs", "disk")),
         "AveDiskWrite": _megabytes(forms.tres_count(written, "fs", "disk")),
-        "AveRSS": _bytes(forms.tres_count(average, "mem")),
-        "MaxRSS": _bytes(forms.tres_count(most, "mem")),
-        "AveVMSize": _bytes(forms.tres_count(average, "vmem")),
-        "MaxVMSize": _bytes(forms.tres_count(most, "vmem")),
+        "AveRSS": forms.digits(forms.tres_count(average, "mem")),
+        "MaxRSS": forms.digits(forms.tres_count(most, "mem")),
+        "AveVMSize": forms.digits(forms.tres_count(average, "vmem")),
+        "MaxVMSize": forms.digits(forms.tres_count(most, "vmem")),
         "JobName": forms.text(at(step, "step", "name")),
     }
     return [row.get(field, b"") for field in FIELDS]
@@ -228,10 +228,6 @@ def _cpu_time(steps: Iterable[Mapping[str, Any]], kind: str) -> bytes:
 def _usage_time(usage: Any) -> bytes:
     count = forms.tres_count(usage, "cpu")
     return b"" if count is None else forms.duration(count // _CPU_TIME_ADJUSTMENT)
-
-
-def _bytes(count: int | None) -> bytes:
-    return b"" if count is None else b"%d" % count
 
 
 def _megabytes(count: int | None) -> bytes:

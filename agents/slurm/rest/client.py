@@ -55,10 +55,9 @@ _SURROGATES = re.compile("[\udc80-\udcff]")
 
 
 class _Head(msgspec.Struct):
-    """The parts of an answer besides its records. errors, warnings: null in some versions."""
+    """The part of an answer besides its records; null in some versions."""
 
     errors: list[dict[str, Any]] | None = None
-    warnings: list[dict[str, Any]] | None = None
 
 
 class RestClient:

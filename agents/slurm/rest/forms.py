@@ -73,7 +73,7 @@ def text(value: Any) -> bytes:
     """Return a text, with a number as digits; empty for null, an object or a list."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace")
-    return b"" if (found := number(value)) is None else b"%d" % found
+    return digits(value)
 
 
 def digits(value: Any) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.agents.slurm.cluster.sinfo import NodeTopology
+from ccagent.agents.slurm.cluster.sinfo import TOPOLOGY_FRESH, NodeTopology
 from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare, name_of_row, parse_gpus
 from ccagent.agents.slurm.jobs.squeue import QueueRow
 from ccagent.agents.slurm.rest import forms
@@ -55,18 +55,18 @@ def make_row(job: Mapping[str, Any]) -> QueueRow:
 
 
 def list_shares(
-    job: Mapping[str, Any], topology: Mapping[str, NodeTopology], sockets: Mapping[str, int]
+    job: Mapping[str, Any], topology: Mapping[str, NodeTopology]
 ) -> dict[str, NodeShare]:
     """Return a running job's share of each node.
 
-    sockets: number of sockets by node. Cores are allocated whole, and a core's threads are
-    neighbours in Slurm's numbers. gres_detail has a text for each node of the job, in order.
+    Cores are allocated whole, and a core's threads are neighbours in Slurm's numbers. gres_detail
+    has a text for each node of the job, in order.
     """
     gres = forms.words(job.get("gres_detail"))
     shares: dict[str, NodeShare] = {}
     for place, (name, cores) in enumerate(_allocated(job.get("job_resources"))):
-        total, threads = topology.get(name, (0, 0))
-        per_socket = total // max(1, sockets.get(name, 1))
+        sockets, total, threads = topology.get(name, (1, 0, 0))
+        per_socket = total // sockets
         cpus = [
             (socket * per_socket + core) * threads + thread
             for socket, core in cores
@@ -153,7 +153,7 @@ class RestSource:
         self._repair: Repair | None = None
         self._running: dict[str, dict[str, Any]] = {}
         self._topology: dict[str, NodeTopology] = {}
-        self._sockets: dict[str, int] = {}
+        self._topology_read_at = float("-inf")
 
     def close(self) -> None:
         """Close the connection."""
@@ -176,13 +176,13 @@ class RestSource:
         """Yield the rows of accounting for all jobs that were eligible in the last `seconds`."""
         now = int(node.clock.time())
         query = (("start_time", f"uts{now - seconds}"), ("end_time", f"uts{now}"))
-        return self._rows("jobs", query)
+        return self._rows(query)
 
     def read_ids(self, node: Node, ids: Sequence[str]) -> Iterator[list[bytes]]:  # noqa: ARG002
         """Yield the rows of accounting for these jobs, with all their steps."""
         # Since Slurm 23.11 (v0.0.40) equal keys are a list, before only the last one counts.
         values = [",".join(ids)] if Repair(self._client.version()).is_needed else ids
-        return self._rows("jobs", [("step", value) for value in values])
+        return self._rows([("step", value) for value in values])
 
     def read_details(
         self,
@@ -194,28 +194,29 @@ class RestSource:
         """Return the details of running jobs: their CPUs and cards, without text and script."""
         known = [name for name in names if name in self._running]
         topology = self.read_topology(node) if known else {}
-        return {
-            name: JobDetails("", list_shares(self._running[name], topology, self._sockets))
-            for name in known
-        }
+        return {name: JobDetails("", list_shares(self._running[name], topology)) for name in known}
 
-    def read_topology(self, node: Node) -> dict[str, NodeTopology]:  # noqa: ARG002
-        """Return cores and threads of the nodes; empty if slurmrestd does not answer."""
-        if not self._topology:
+    def read_topology(self, node: Node) -> dict[str, NodeTopology]:
+        """Return cores and threads of the nodes, at most an hour old."""
+        now = node.clock.monotonic()
+        if now - self._topology_read_at >= TOPOLOGY_FRESH:
             try:
-                for one in self._client.records("slurm", "nodes"):
-                    sockets, cores, threads = (
-                        number(one.get(key)) or 1 for key in ("sockets", "cores", "threads")
-                    )
-                    name = forms.text(one.get("name")).decode()
-                    if max(sockets, cores, threads) > _MOST_PARTS:
-                        self._complain(f"slurmrestd: node {name[:40]}: too many cores")
-                        continue
-                    self._topology[name] = NodeTopology(sockets * cores, threads)
-                    self._sockets[name] = sockets
+                self._topology = dict(self._topologies())
+                self._topology_read_at = now
             except CcagentError as error:
-                self._complain(f"hwthreads of running jobs are missing: {error}")
+                self._complain(f"hwthreads of jobs on new nodes are missing: {error}")
         return self._topology
+
+    def _topologies(self) -> Iterator[tuple[str, NodeTopology]]:
+        for one in self._client.records("slurm", "nodes"):
+            sockets, cores, threads = (
+                number(one.get(key)) or 1 for key in ("sockets", "cores", "threads")
+            )
+            name = forms.text(one.get("name")).decode()
+            if not 0 < min(sockets, cores, threads) <= max(sockets, cores, threads) <= _MOST_PARTS:
+                self._complain(f"slurmrestd: node {name[:40]}: no possible number of cores")
+                continue
+            yield name, NodeTopology(sockets, sockets * cores, threads)
 
     def partition_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return partitions and their nodes, as lines of sinfo: `normal|c1-[1-2]|`."""
@@ -264,9 +265,9 @@ class RestSource:
             if row.state == b"RUNNING"
         )
 
-    def _rows(self, name: str, query: Iterable[tuple[str, str]]) -> Iterator[list[bytes]]:
+    def _rows(self, query: Iterable[tuple[str, str]]) -> Iterator[list[bytes]]:
         repair = self._repair or Repair(self._client.version())
-        for job in self._client.records("slurmdb", name, query=query):
+        for job in self._client.records("slurmdb", "jobs", query=query):
             yield from make_rows(job, repair)
 
 

@@ -80,6 +80,16 @@ class ControlClient:
         self.link: RequestConnection = connect_client(settings, "test", 10.0)
         self._count = 0
 
+    def listen(self, subject: str) -> None:
+        """Receive the messages of one more subject."""
+        link = self.link
+
+        async def subscribe() -> None:
+            await link.session.subscribe(subject, link._on_message)
+            await link.session.flush()
+
+        link._wait(link.session.run_limited(subscribe()))
+
     def ask(
         self,
         body: str,

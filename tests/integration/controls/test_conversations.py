@@ -221,7 +221,7 @@ def test_changes_are_event_messages_where_that_is_asked_for(
     add_os(node)
     start(node.path, table(server.url, more='audit-subject = "fox.events.control"'))
     watcher = ControlClient(server.url)
-    watcher.link.subscribe("fox.events.control")
+    watcher.listen("fox.events.control")
     client.ask(request("os.swappiness", "PUT", "10"))
     message = watcher.link.receive(30)
     watcher.close()

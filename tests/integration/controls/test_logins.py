@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.controls.nats_requests import connect_client
-from ccagent.controls.settings import ControlsSettings, check_table
+from ccagent.controls.settings import ControlsSettings
 from ccagent.errors import ConfigurationError, RetryableError
 from tests.support.certificates import Authority
+from tests.support.control_machines import check_table
 from tests.support.nats_server import NatsServer, ScriptedServer, greet, new_seed, public_key
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def test_a_server_without_tls_gets_no_password(
     assert try_login(url).endswith("the server offers no TLS")
     remote = {"url": "nats://192.0.2.1", "user": "a", "password-file": secret(tmp_path, "x")}
     with pytest.raises(ConfigurationError, match="unencrypted"):
-        check_table(remote, "test")
+        check_table(remote)
 
 
 def test_what_is_no_nats_is_said(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -150,6 +151,45 @@ def test_what_the_check_refuses_is_not_written(config_site: ConfigSite) -> None:
     assert "refused by the check" in text
     assert "unknown agent" in text
     assert read_overrides(config_site.source.overrides) == Overrides()
+
+
+class NotedLock:
+    """A lock that notes that a thread waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_awaited = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_awaited.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_two_keys_that_are_set_at_the_same_time_are_both_kept(
+    config_site: ConfigSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, checked = NotedLock(), threading.Event()
+
+    def check(_source: ConfigSource, _overrides: Overrides) -> None:
+        if threading.current_thread().name == EVERY:
+            checked.set()
+            assert lock.is_awaited.wait(60)
+
+    monkeypatch.setattr(ConfigSource, "change_lock", lock)
+    monkeypatch.setattr(ConfigSource, "check", check)
+    monkeypatch.setattr(ConfigSource, "reload", lambda _: None)
+    site = config_site.site
+    slow = threading.Thread(target=site.ask, args=(EVERY, "10s"), name=EVERY)
+    slow.start()
+    assert checked.wait(60)
+    assert site.ask("config.agents.nothing", "1")[0] == "INFO"
+    slow.join()
+    found = read_overrides(config_site.source.overrides)
+    assert found.agents == {"sample": {"every": "10s"}, "nothing": {}}
 
 
 def test_a_cadence_of_an_agent_that_is_off_is_refused(config_site: ConfigSite) -> None:

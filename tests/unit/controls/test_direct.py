@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.controls.direct import answer_directly
-from ccagent.controls.settings import ControlSetup, check_table
+from ccagent.controls.settings import ControlSetup
 from ccagent.records.line_protocol.decoding import Line
-from tests.support.control_machines import MachineNode, Site, add_os, allow
+from tests.support.control_machines import MachineNode, Site, add_os, allow, check_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MachineNode:
 
 
 def restore(node: MachineNode, state: Path) -> tuple[str, object]:
-    settings = check_table({"state-directory": str(state)}, "test")
+    settings = check_table({"state-directory": str(state)})
     (answer,) = answer_directly(ControlSetup("test", settings, {}), node, [RESTORE])
     return answer.tags["level"], answer.value
 

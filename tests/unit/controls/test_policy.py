@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccagent.controls.policy import RateLimit, RequestSender
-from ccagent.controls.settings import check_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.node import Node
-from tests.support.control_machines import CPU, RAPL, MachineNode, Site, allow, intel
+from tests.support.control_machines import CPU, RAPL, MachineNode, Site, allow, check_table, intel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,7 +160,7 @@ def test_the_rate_limit_forgets_after_a_minute() -> None:
 )
 def test_a_policy_with_a_mistake_is_refused(table: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        check_table(table, "test")
+        check_table(table)
     assert reason in str(caught.value)
 
 

@@ -13,13 +13,13 @@ from ccagent.controls.bounded_calls import BoundedCalls
 from ccagent.controls.messages import Incoming, LineReader, nats_sender
 from ccagent.controls.nats_requests import NatsRequests
 from ccagent.controls.policy import RequestSender, SenderLimits
-from ccagent.controls.settings import ControlsSettings, check_table
+from ccagent.controls.settings import ControlsSettings
 from ccagent.errors import ControlError
 from ccagent.net import signatures
 from ccagent.net.signatures import SignatureCheck, sign
 from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
-from tests.support.control_machines import MachineNode, Site, add_os, allow
+from tests.support.control_machines import MachineNode, Site, add_os, allow, check_table
 from tests.support.nats_server import new_seed, public_key
 from tests.support.written_lines import written_lines
 
@@ -68,7 +68,7 @@ def test_senders_outside_the_policy_share_a_tenth(site: Site) -> None:
 def test_without_senders_in_the_policy_all_share_the_limit() -> None:
     for table in (ControlsSettings(allow={}), ControlsSettings(senders=(KEY,))):
         assert SenderLimits(table, 600).find(UNSIGNED).most == 60
-    settings = check_table(allow(os__swappiness={"values": ["1"]}), "test")
+    settings = check_table(allow(os__swappiness={"values": ["1"]}))
     assert SenderLimits(settings, 600).find(UNSIGNED).most == 600
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from ccagent.controls.hsmp import Hsmp
 from ccagent.controls.msr import bits_of
 from ccagent.controls.nvml import NvmlControls, NvmlLibrary
 from ccagent.controls.nvml_process import Answer, Cards, Question
+from ccagent.controls.service import ControlService
+from ccagent.controls.settings import ControlSetup, ControlsSettings
 from ccagent.controls.topology import find_card
 from ccagent.errors import ControlError
 from ccagent.machine.cpus import CpuIdentity, identify
@@ -133,6 +136,28 @@ def test_what_a_card_does_not_support_is_not_listed(tmp_path: Path) -> None:
 
 def test_a_machine_without_the_driver_starts_no_process(tmp_path: Path) -> None:
     assert list(NvmlControls().find_features(MachineNode(tmp_path))) == []
+
+
+class CountingNode(MachineNode):
+    """A machine with NVIDIA's driver that counts the processes for its library."""
+
+    helpers = 0
+
+    def helper(self, *_: object, **__: object) -> Any:
+        self.helpers += 1
+        answer = msgspec.msgpack.encode(Answer())
+        return SimpleNamespace(is_asked=False, ask=lambda _: None, answer=lambda _: answer)
+
+
+def test_a_reload_starts_no_second_process_for_nvml(tmp_path: Path) -> None:
+    node = CountingNode(tmp_path)
+    (tmp_path / "proc/driver/nvidia/gpus").mkdir(parents=True)
+    setup = ControlSetup("test", ControlsSettings(), {})
+    service = ControlService(lambda: setup, node)
+    service._list_machine()
+    service._list_machine()
+    service._loop.close()
+    assert node.helpers == 1
 
 
 def test_hsmp_speaks_to_each_socket(tmp_path: Path) -> None:

@@ -170,14 +170,14 @@ def test_kpis_of_a_job_are_what_its_control_group_counts(node: KpiNode, version:
     before = JobCgroups().read(node)[42]
     write(5_000_000_000 + 15_000_000_000, 500_000_000)
     node.still.passed += 10
-    (found,) = reader.read(node, applications.list_monitored(node)).applications
+    ((application, values),) = reader.read(node, applications.list_monitored(node)).applications
     after = JobCgroups().read(node)[42]
-    assert found.application.job_id == "42"
-    assert found.values[kpi.APPLICATION_MEMORY] == after.mem_used == 500_000_000
+    assert application.job_id == "42"
+    assert values[kpi.APPLICATION_MEMORY] == after.mem_used == 500_000_000
     assert after.cpu_time is not None
     assert before.cpu_time is not None
     cpu = (after.cpu_time - before.cpu_time) / 10 / 1e9 / 2 * 100
-    assert found.values[kpi.APPLICATION_CPU] == cpu == 75.0
+    assert values[kpi.APPLICATION_CPU] == cpu == 75.0
 
 
 def test_a_process_without_a_group_of_its_own_is_summed_with_its_descendants(
@@ -195,8 +195,8 @@ def test_a_process_without_a_group_of_its_own_is_summed_with_its_descendants(
     reader.read(node, [application])
     node.process(101, ppid=100, utime=400, statm="300 250 50 1 0 200 0\n")
     node.still.passed += 2
-    (found,) = reader.read(node, [application]).applications
-    assert found.values == {
+    ((_, values),) = reader.read(node, [application]).applications
+    assert values == {
         kpi.APPLICATION_MEMORY: 750 * 4096,
         kpi.APPLICATION_CPU: 25.0,
         kpi.RUNTIME: "low",

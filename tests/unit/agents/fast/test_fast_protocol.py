@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from ccagent.agents.fast.messages.structures import BandwidthResponse
+from ccagent.agents.fast.kpis.points import ApplicationRelay
+from ccagent.agents.fast.messages.structures import ApplicationStatus, BandwidthResponse
 from ccagent.agents.fast.protocol import FastProtocol
 from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.kept_state import StateFile
@@ -358,6 +359,18 @@ def test_an_application_speaks_for_itself_alone(scene: FastScene) -> None:
         "fast/application/7/status", "source: 7\nmigration: no\nsupported_KPI: [memory usage]"
     )
     assert not scene.protocol.relay.statuses["7"].is_migratable
+
+
+def test_new_applications_replace_the_oldest_statuses() -> None:
+    relay = ApplicationRelay()
+    for job in [*map(str, range(1000)), "0", "new"]:
+        iterated = relay.statuses
+        before = len(iterated)
+        relay.add(ApplicationStatus(job=job), job, 0.0)
+        assert len(iterated) == before  # another thread may iterate it
+    assert len(relay.statuses) == 1000
+    assert list(relay.statuses)[-2:] == ["0", "new"]
+    assert "1" not in relay.statuses
 
 
 @pytest.mark.slow

@@ -40,6 +40,17 @@ class FakeConnection:
         self.sent: list[Sent] = []
         self.is_oversized = False
         self.confirmed: list[int] = []
+        self.published: list[bytes] = []
+        self.ended = ""
+        self.is_lost = False
+
+    def has_room(self, _size: int, reserve: int) -> bool:
+        return reserve == 1
+
+    def publish(self, _key: int, _topic: str, payload: bytes) -> None:
+        if self.is_lost:
+            raise MqttLostError("lost")
+        self.published.append(payload)
 
     def publish_numbered(self, number: int, topic: str, payload: bytes, *, repeats: bool) -> None:
         assert topic == "fast/agent/c1/status"
@@ -242,6 +253,17 @@ def test_a_message_that_breaks_us_is_acknowledged_and_logged(
     assert connection.confirmed == [0, 1]
     assert scene.user.got == [b"bug", b"fine"]
     assert "a message on t failed" in caplog.text
+
+
+def test_reports_that_wait_when_a_connection_is_lost_are_counted(scene: SessionScene) -> None:
+    connection = scene.connect()
+    scene.session.publish("t", b"sent")
+    connection.is_lost = True
+    assert scene.session.publish("t", b"waits")
+    scene.session._leave()
+    assert (connection.published, scene.session.dropped) == ([b"sent"], 1)
+    assert not scene.session.publish("t", b"too late")
+    assert scene.session.dropped == 2
 
 
 def test_a_flood_is_left_at_the_broker(

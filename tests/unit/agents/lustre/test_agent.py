@@ -386,6 +386,27 @@ class TestPoints:
         assert points["lustre_write_requests_rate stype=job,stype-id=11317854"] == "2.0"
         assert points["lustre_read_bytes type=node"] == "151760384i"
 
+    def test_a_target_that_is_no_tag_counts_for_node_and_job(self, server: Server) -> None:
+        server.write(SEED, "obdfilter/a,b-OST0000")
+        points = server.points(server.new_agent("line"))
+        scopes = [name for name in points if name.startswith("lustre_read_bytes ")]
+        assert [scope.split()[1] for scope in scopes] == [
+            "stype=job,stype-id=11317854",
+            "type=node",
+        ]
+
+    def test_a_step_of_the_clock_changes_no_rate(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server = Server(tmp_path, rates=True)
+        agent = server.new_agent("line")
+        server.write(SEED)
+        server.points(agent)
+        server.write(SEED.replace("31760384", "151760384"))
+        clock = server.node.still
+        monkeypatch.setattr(clock, "time", lambda: 1_699_900_000.0 + clock.passed)
+        assert server.points(agent)["lustre_read_bw type=node"] == "1000000.0"
+
     @pytest.mark.parametrize("job", ["a,b", "a=b", 'a"b', "a\\\\x0ab", "é", "x" * 31])
     def test_a_jobs_name_breaks_no_line(self, server: Server, job: str) -> None:
         agent = server.new_agent("line")

@@ -96,11 +96,11 @@ def test_any_output_is_details_or_none(output: bytes) -> None:
 def test_second_threads_are_numbered_after_all_cores(
     numbering: Numbering, expected: list[int]
 ) -> None:
-    assert number_hwthreads(range(4), NodeTopology(32, 2), numbering) == expected
+    assert number_hwthreads(range(4), NodeTopology(2, 32, 2), numbering) == expected
 
 
 def test_the_topology_of_nodes() -> None:
     complaints: list[str] = []
     found = parse_topology(b"c1|2|16|2|\nodd\nc2|1|8|1|\nc2|1|8|1|\n", complaints.append)
-    assert found == {"c1": NodeTopology(32, 2), "c2": NodeTopology(8, 1)}
+    assert found == {"c1": NodeTopology(2, 32, 2), "c2": NodeTopology(1, 8, 1)}
     assert complaints == ["sinfo: not a line of a node: 'odd'"]

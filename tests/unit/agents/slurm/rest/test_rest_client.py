@@ -23,6 +23,7 @@ from ccagent.machine.node import Node
 from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
 from tests.support.ports import free_port
 from tests.support.slurm_rest import VERSIONS, RestServer, answers
+from tests.support.tree import TreeNode
 
 NODE = Node(hostname="master", cluster="fox")
 EMPTY: Any = {"jobs": []}
@@ -184,6 +185,26 @@ def test_a_node_without_a_name_costs_no_node_of_the_same_state(server: RestServe
         nodes = server.answers["/slurm/v0.0.44/nodes"]["nodes"]
         nodes += [node | {"name": name} for node in [*nodes] for name in (None, "a b")]
         assert (source.node_lines(NODE), len(complaints)) == (whole, len(nodes) * 2 // 3)
+
+
+def test_nodes_that_are_added_later_are_known_after_an_hour(
+    server: RestServer, tmp_path: Path
+) -> None:
+    node = TreeNode(tmp_path)
+    path = "/slurm/v0.0.44/nodes"
+    complaints: list[str] = []
+    settings = JobsSettings(source="slurmrestd", url=server.url)
+    with closing(RestSource(settings, complaints.append)) as source:
+        first = source.read_topology(node)
+        added = server.answers[path]["nodes"][0] | {"name": "new"}
+        server.answers[path]["nodes"].append(added)
+        assert source.read_topology(node) == first
+        node.still.passed += 3600
+        server.status[path] = 500
+        assert source.read_topology(node) == first
+        assert len(complaints) == 1
+        del server.status[path]
+        assert source.read_topology(node).keys() - first.keys() == {"new"}
 
 
 def test_without_the_queue_jobs_of_accounting_are_sent(

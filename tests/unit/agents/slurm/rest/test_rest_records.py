@@ -76,11 +76,11 @@ def test_cpus_and_cards_of_a_running_job(minor: int) -> None:
     jobs = answers(minor)[f"/slurm/v0.0.{minor}/jobs"]["jobs"]
     (job,) = (one for one in jobs if one["name"] == "running")
     job["gres_detail"] = ["gpu:a100:2(IDX:0,3)"]
-    topology = {"c1-2": NodeTopology(16, 2)}
+    topology = {"c1-2": NodeTopology(2, 16, 2)}
     share = NodeShare([20, 21, 22, 23], [0, 3], "gpu:a100:2(IDX:0,3)")
     job_of_second_socket = _move_to_socket(job, minor)
-    assert list_shares(job_of_second_socket, topology, {"c1-2": 2}) == {"c1-2": share}
-    unknown = list_shares(job, {}, {})
+    assert list_shares(job_of_second_socket, topology) == {"c1-2": share}
+    unknown = list_shares(job, {})
     assert unknown == {"c1-2": share._replace(cpus=[])}
 
 
@@ -232,7 +232,7 @@ def test_a_damaged_field_costs_itself(key: str, value: Any) -> None:
 def test_a_damaged_job_of_the_queue_costs_itself(key: str, value: Any) -> None:
     job = answers()["/slurm/v0.0.38/jobs"]["jobs"][0] | {key: value}
     make_row(job)
-    list_shares(job, {"c1-2": NodeTopology(8, 1)}, {"c1-2": 1})
+    list_shares(job, {"c1-2": NodeTopology(1, 8, 1)})
 
 
 def test_lines_of_partitions_are_those_that_sinfo_prints() -> None:
