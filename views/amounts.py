@@ -48,9 +48,9 @@ def short_percent(value: float | None) -> str:
     """Return percent without the sign in at most four characters; `-` if unknown."""
     if value is None:
         return "-"
-    if 0 < value < 0.5:
+    if 0 < value <= 0.5:  # 0.5 is rounded to the even 0
         return "<1"
-    return f"{min(value, 9999):.0f}" if value < 9999 else "9999"
+    return f"{min(value, 9999):.0f}"
 
 
 def short_time(seconds: float | None) -> str:
