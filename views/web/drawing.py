@@ -68,18 +68,18 @@ def find_top(largest: float) -> float:
     return 10.0 * power
 
 
-def value_ticks(top: float, count: int = 4) -> list[float]:
-    """Return about `count` round values from 0 to `top`."""
-    raw = top / count
+def value_ticks(top: float) -> list[float]:
+    """Return about four round values from 0 to `top`."""
+    raw = top / 4
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(one * power for one in (1.0, 2.0, 2.5, 5.0, 10.0) if one * power >= raw * 0.999)
     return [n * step for n in range(int(top / step + 1e-9) + 1)]
 
 
-def time_ticks(start: float, end: float, zone: tzinfo | None, count: int = 6) -> list[int]:
-    """Return round times between start and end in a zone; None: of this machine."""
+def time_ticks(start: float, end: float, zone: tzinfo | None) -> list[int]:
+    """Return about six round times between start and end in a zone; None: of this machine."""
     span = max(1.0, end - start)
-    step = next((one for one in _TIMES if span / one <= count), _TIMES[-1])
+    step = next((one for one in _TIMES if span / one <= 6), _TIMES[-1])
     offset = _offset(start, zone)
     first = -int(-(start + offset) // step) * step - offset
     ticks = list(range(first, int(end) + 2 * _HOUR, step))[:_MOST_TICKS]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-MOST_POINTS = 600
 _LONGEST = 400 * 86400
 _MOST_CELLS = 4_000_000
 _ROUND = (
@@ -44,7 +43,7 @@ class SeriesBuckets(NamedTuple):
     high: Values
 
 
-def make_grid(start: int, end: int, frequency: int, points: int = MOST_POINTS) -> TimeGrid:
+def make_grid(start: int, end: int, frequency: int, points: int) -> TimeGrid:
     """Return a grid of at most `points` buckets over [start, end), with round lengths and times."""
     end = max(start + 1, end)
     start = max(start, end - _LONGEST)
