@@ -1,4 +1,4 @@
-# Creates the tree of each package below a directory: DIRECTORY/{ccagent-core,ccagent,...}. Sourced
+# Creates the tree of each package below a directory: DIRECTORY/{ccagent-core,ccagent-node,...}. Sourced
 # by build.
 
 layout() {

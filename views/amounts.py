@@ -216,11 +216,6 @@ def format_quantity(value: float | None, unit: str) -> str:
             return _scale(value, 1000, 0.9995, " ") + unit
 
 
-def base_of(unit: str) -> int:
-    """Return the factor between prefixes: 1024 for memory, as in Slurm, else 1000."""
-    return 1024 if unit == "B" else 1000
-
-
 def _scale(value: float, base: int, border: float, space: str = "") -> str:
     """Return a value with a prefix. border: share of the base from which the prefix changes."""
     size, step = abs(value), 0

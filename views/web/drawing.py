@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from markupsafe import Markup, escape
 
-from ccagent.views.amounts import base_of, format_clock, format_quantity, short_time
+from ccagent.views.amounts import format_clock, format_quantity, short_time
 from ccagent.views.web.rendering import escape_label
 
 if TYPE_CHECKING:
@@ -178,11 +178,13 @@ def _draw_times(start: int, end: int, zone: tzinfo | None) -> str:
 
 
 def _scale(highest: float, unit: str) -> float:
-    """Return the factor of an axis' unit prefix, for round steps with this prefix."""
-    base = base_of(unit)
-    if base == 1000 or highest < base:
+    """Return the factor of an axis' unit prefix, for round steps with this prefix.
+
+    Only prefixes of memory need it: others are powers of ten.
+    """
+    if unit != "B" or highest < 1024:
         return 1.0
-    return float(base ** int(np.log(highest) / np.log(base)))
+    return float(1024 ** int(np.log(highest) / np.log(1024)))
 
 
 def draw_sparkline(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries
 
     Values = NDArray[np.float64]
 
@@ -72,34 +72,22 @@ def read_rows(found: Sequence[StoredSeries], grid: TimeGrid, frequency: int) -> 
     for numbers in groups.values():
         group = found[numbers[0]].group
         columns = [found[number].column for number in numbers]
-        _read_group(group, columns, numbers, rows, (grid, frequency))
+        start = group.time(0)
+        low = -((start - grid.start) // group.frequency)
+        high = -((start - grid.end) // group.frequency)
+        for begin, block in group.blocks.items():
+            first, last = max(low, begin), min(high, begin + block.rows)
+            if first >= last:
+                continue
+            values = block.values[first - begin : last - begin, columns]
+            place = (start + first * group.frequency - grid.start) // frequency
+            if group.frequency == frequency:
+                end = min(place + last - first, rows.shape[1])
+                rows[numbers, place:end] = values[: end - place].T
+                continue
+            times = start - grid.start + group.frequency * np.arange(first, last)
+            rows[np.array(numbers)[:, None], times // frequency] = values.T
     return rows
-
-
-def _read_group(
-    group: SeriesGroup,
-    columns: list[int],
-    numbers: list[int],
-    rows: Values,
-    steps: tuple[TimeGrid, int],
-) -> None:
-    """Read columns of a group into rows, block by block."""
-    grid, frequency = steps
-    start = group.time(0)
-    low = -((start - grid.start) // group.frequency)
-    high = -((start - grid.end) // group.frequency)
-    for begin, block in group.blocks.items():
-        first, last = max(low, begin), min(high, begin + block.rows)
-        if first >= last:
-            continue
-        values = block.values[first - begin : last - begin, columns]
-        place = (start + first * group.frequency - grid.start) // frequency
-        if group.frequency == frequency:
-            end = min(place + last - first, rows.shape[1])
-            rows[numbers, place:end] = values[: end - place].T
-            continue
-        times = start - grid.start + group.frequency * np.arange(first, last)
-        rows[np.array(numbers)[:, None], times // frequency] = values.T
 
 
 def bucket(rows: Values, grid: TimeGrid) -> list[SeriesBuckets]:
