@@ -13,30 +13,16 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = (
-    "agents",
-    "stores",
-    "transports",
-    "controls",
-    "exporter",
-    "machines",
-    "views",
-    "packaging",
-    "src/ccagent",
-    "benchmarks",
-)
+ROOMS = ("agents", "stores", "transports", "controls", "exporter", "machines", "views")
+"""Folders of modules beside src/ccagent."""
+
+FOLDERS = (*ROOMS, "packaging", "src/ccagent", "benchmarks")
 """Folders of documents that packages install. Tests are not installed."""
 
 INSTALLED = {
     "packaging/examples": "/usr/share/ccagent/examples",
     "src/ccagent": "/usr/lib/ccagent/ccagent",
-    "agents": "/usr/lib/ccagent/ccagent/agents",
-    "stores": "/usr/lib/ccagent/ccagent/stores",
-    "transports": "/usr/lib/ccagent/ccagent/transports",
-    "controls": "/usr/lib/ccagent/ccagent/controls",
-    "exporter": "/usr/lib/ccagent/ccagent/exporter",
-    "machines": "/usr/lib/ccagent/ccagent/machines",
-    "views": "/usr/lib/ccagent/ccagent/views",
+    **{room: f"/usr/lib/ccagent/ccagent/{room}" for room in ROOMS},
     "packaging/tree/ccagent-core": "",
     "packaging/ansible": "/usr/share/ccagent/ansible",
     "packaging/venv": "/usr/share/ccagent/venv",
@@ -85,15 +71,13 @@ def main() -> None:
     source, root, home = sys.argv[1:]
     texts, images = documents(Path(source)), pictures(Path(source))
     known = {*texts, *images}
-    for picture in images:
-        target = Path(root, home.lstrip("/"), picture)
+    for name in known:
+        content = Path(source, name).read_bytes()
+        if name in texts:
+            content = installed(name, content.decode(), known, home).encode()
+        target = Path(root, home.lstrip("/"), name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(Path(source, picture).read_bytes())
-    for document in texts:
-        text = Path(source, document).read_text(encoding="utf-8")
-        target = Path(root, home.lstrip("/"), document)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(installed(document, text, known, home), encoding="utf-8")
+        target.write_bytes(content)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-# Creates the tree of each package below a directory: DIRECTORY/{ccagent-core,ccagent,...}. Sourced
+# Creates the tree of each package below a directory: DIRECTORY/{ccagent-core,ccagent-node,...}. Sourced
 # by build.
 
 layout() {
@@ -16,6 +16,12 @@ layout() {
     mkdir -p "$core/etc/ccagent/conf.d" "$core/var/lib/ccagent/outbox"
     cp -R "$here/examples" "$here/ansible" "$here/venv" "$share"
     rm "$share/examples/README.md" "$share/ansible/README.md"
+    for unit in ccagent ccagent-store; do
+        {
+            echo "# For a virtual environment in /opt/ccagent, without packages; see packaging/README.md."
+            sed 's,^ExecStart=/usr/bin/,ExecStart=/opt/ccagent/bin/,' "$here"/tree/*/usr/lib/systemd/system/$unit.service
+        } >"$share/venv/$unit.service"
+    done
     generated "$home" "$core"
     divide "$1"
     "$python" -I -S -B "$here/documents.py" "$source" "$core" usr/share/doc/ccagent-core

@@ -48,9 +48,9 @@ def short_percent(value: float | None) -> str:
     """Return percent without the sign in at most four characters; `-` if unknown."""
     if value is None:
         return "-"
-    if 0 < value < 0.5:
+    if 0 < value <= 0.5:  # 0.5 is rounded to the even 0
         return "<1"
-    return f"{min(value, 9999):.0f}" if value < 9999 else "9999"
+    return f"{min(value, 9999):.0f}"
 
 
 def short_time(seconds: float | None) -> str:
@@ -214,11 +214,6 @@ def format_quantity(value: float | None, unit: str) -> str:
             return f"{text[:-1]}{text[-1].upper()}iB" if text[-1].isalpha() else f"{text}B"
         case _:
             return _scale(value, 1000, 0.9995, " ") + unit
-
-
-def base_of(unit: str) -> int:
-    """Return the factor between prefixes: 1024 for memory, as in Slurm, else 1000."""
-    return 1024 if unit == "B" else 1000
 
 
 def _scale(value: float, base: int, border: float, space: str = "") -> str:

@@ -15,12 +15,12 @@ from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, UnparsableError, nearest
 from ccagent.machine.hostlist import expand
 from ccagent.stores.metrics.page_settings import JobThresholds
+from ccagent.views.amounts import GB
 from ccagent.views.job.figures import NodeHardware
 
 if TYPE_CHECKING:
     from ccagent.transports.http.settings import HttpSettings
 
-_GB = 1024.0**3
 _LARGEST = 1 << 20
 
 
@@ -70,7 +70,7 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
         """Return the configured hardware by node name."""
         return {
             name: NodeHardware(
-                cores=one.cores or None, memory=one.memory * _GB or None, cards=one.gpus or None
+                cores=one.cores or None, memory=one.memory * GB or None, cards=one.gpus or None
             )
             for ranges, one in self.nodes.items()
             for name in expand(ranges)

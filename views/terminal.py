@@ -11,6 +11,7 @@ import io
 import os
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -110,6 +111,14 @@ def fill(text: str, width: int, *, is_right: bool = False) -> str:
     text = cut(text, width)
     space = " " * (width - width_of(text))
     return space + text if is_right else text + space
+
+
+def fold(text: str, width: int, indent: str = "", first: str | None = None) -> list[str]:
+    """Return a text in lines of at most `width` columns. first: indent of the first line."""
+    return textwrap.wrap(
+        text, max(_NARROWEST, width), initial_indent=indent if first is None else first,
+        subsequent_indent=indent, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 class Style(NamedTuple):

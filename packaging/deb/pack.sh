@@ -56,6 +56,12 @@ pack_deb() {
             [ -e "$here/deb/$package.$script" ] || continue
             install -m 755 "$here/deb/$package.$script" "$tree/DEBIAN/$script"
         done
+        case $package in
+            ccagent-node | ccagent-slurm | ccagent-lustre)
+                install -m 755 "$here/deb/role" "$tree/DEBIAN/postinst"
+                install -m 755 "$here/deb/role" "$tree/DEBIAN/postrm"
+                ;;
+        esac
         [ ! -e "$tree/DEBIAN/triggers" ] || chmod 644 "$tree/DEBIAN/triggers"
         (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
         touch --date="@$SOURCE_DATE_EPOCH" "$tree"/DEBIAN/* "$tree/DEBIAN" "$tree"

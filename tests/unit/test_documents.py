@@ -45,6 +45,14 @@ def test_commands_in_the_text_exist(name: str) -> None:
             assert option in options, words
 
 
+@pytest.mark.parametrize("name", ["README.md", "ccagent/defaults/main.yml"])
+def test_the_ansible_role_installs_packages_that_exist(name: str) -> None:
+    text = (ROOT / "packaging/ansible" / name).read_text()
+    (found,) = re.findall(r"^ *ccagent_packages: \[(.*?)\]", text, re.MULTILINE)
+    packages = {path.name for path in (ROOT / "packaging/tree").iterdir()}
+    assert set(found.split(", ")) <= packages
+
+
 def test_the_readme_names_findings_and_drop_ins_that_there_are() -> None:
     readme = (ROOT / "README.md").read_text()
     table = readme[readme.index("| symptom |") :].split("\n\n", maxsplit=1)[0]

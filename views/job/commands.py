@@ -133,7 +133,7 @@ def _format(job: str, report: JobReport, form: str | None, mounts: JobMounts | N
 
     try:
         if form == "json":
-            return [encode_report(report, mounts).decode().rstrip("\n")]
+            return [encode_report(report, mounts).decode()]
         if form == "js1":
             return [encode_summary(report)]
         style, width = find_style(is_plain=form == "plain"), min(_WIDEST, find_width())

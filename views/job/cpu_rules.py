@@ -350,28 +350,21 @@ def judge_gpu_share(job: JudgedJob) -> Judgement | None:
 
 def judge_fragmentation(job: JudgedJob) -> Judgement | None:
     """Find jobs without GPUs on more nodes than needed."""
-    nodes = job.figures.nodes
-    if len(nodes) < 2 or job.has_gpus:
-        return None
-    limits = job.limits
+    nodes, limits = job.figures.nodes, job.limits
     known = [node for node in nodes if node.cores and node.total_cores]
-    if len(known) < len(nodes):
+    sized = [node for node in nodes if node.memory_peak is not None and node.total_memory]
+    if len(nodes) < 2 or job.has_gpus or len(known) < len(nodes) or not sized:
         return None
     cores = sum(node.cores or 0.0 for node in known)
     largest = min(node.total_cores or 0.0 for node in known)
     share = cores / sum(node.total_cores or 0.0 for node in known)
-    sized = [node for node in nodes if node.memory_peak is not None and node.total_memory]
-    fullest = max(
-        ((node.memory_peak or 0.0) / (node.total_memory or 1.0) for node in sized), default=None
-    )
-    enough = math.ceil(cores / largest)
-    if sized:
-        most = min(node.total_memory or 0.0 for node in sized)
-        needed = sum(node.memory_peak or 0.0 for node in sized)
-        enough = max(enough, math.ceil(needed / (limits.fragmented_memory * most)))
-    if share >= limits.fragmented_cores or enough >= len(nodes):
+    fullest = max((node.memory_peak or 0.0) / (node.total_memory or 1.0) for node in sized)
+    if share >= limits.fragmented_cores or fullest >= limits.fragmented_memory:
         return None
-    if fullest is None or fullest >= limits.fragmented_memory:
+    most = min(node.total_memory or 0.0 for node in sized)
+    needed = sum(node.memory_peak or 0.0 for node in sized)
+    enough = max(math.ceil(cores / largest), math.ceil(needed / (limits.fragmented_memory * most)))
+    if enough >= len(nodes):
         return None
     return "BAD" if len(nodes) >= 2 * enough else "hint", (
         f"{number(cores)} cores on {len(nodes)} nodes: {percent(100 * share)} % of each, below"

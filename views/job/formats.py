@@ -15,7 +15,7 @@ from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import compact
 from ccagent.views.amounts import clock, core_time, cores, memory, memory_of, percent, plural
 from ccagent.views.job.mounts import JobMounts, format_mounts, format_network
-from ccagent.views.terminal import Style, clean, cut
+from ccagent.views.terminal import Style, clean, cut, fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,7 @@ _BAR = 42
 _LABEL = 8
 _INDENT = " " * _LABEL
 _LONGEST_NAME = 64
+_MOST_CARDS = 8
 _COLOURS = {"BAD": "bad", "hint": "hint", "ok": "good"}
 
 
@@ -40,7 +41,7 @@ def format_report(
     mounts: of the job, if known.
     """
     job = report.figures
-    lines = [_head(job, width), *_fold(_allocation(job), width, "", "")]
+    lines = [_head(job, width), *fold(_allocation(job), width)]
     has_bars = width >= 72 and not style.is_plain
     for share in _shares(report):
         lines += _share_lines(share, style if has_bars else None, width)
@@ -49,14 +50,15 @@ def format_report(
     if job.usage is not None:
         from ccagent.views.usage.formats import describe_usage
 
-        lines += _fold(f"{'energy':{_LABEL}}{describe_usage(job.usage, job.currency)}", width, "")
+        text = f"{'energy':{_LABEL}}{describe_usage(job.usage, job.currency)}"
+        lines += fold(text, width, _INDENT, "")
     if mounts is not None:
         lines += _mounts(mounts, len(job.nodes), width)
     for finding in report.findings:
         lines += _finding(finding, style, width)
     if report.hidden:
         names = ", ".join(sorted(one.rule for one in report.hidden))
-        lines += _fold(f"Then further advice follows: {names}.", width)
+        lines += fold(f"Then further advice follows: {names}.", width, _INDENT)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -66,10 +68,10 @@ def _mounts(mounts: JobMounts, nodes: int, width: int) -> list[str]:
     for name, texts in (("mounts", format_mounts(mounts)), ("network", format_network(mounts))):
         for number, text in enumerate(texts):
             label = f"{'' if number else name:{_LABEL}}"
-            lines += _fold(f"{label}{clean(text)}", width, "")
+            lines += fold(f"{label}{clean(text)}", width, _INDENT, "")
     if mounts.is_from_store and mounts.nodes < nodes:
         text = f"mounts and network of {mounts.nodes} of {nodes} nodes"
-        lines += _fold(text, width)
+        lines += fold(text, width, _INDENT)
     return lines
 
 
@@ -152,7 +154,7 @@ def _share_lines(
         return [f"{label:{_LABEL}}unknown"]
     value = f"{percent(found.percent)} %"
     if style is None:
-        return _fold(f"{label:{_LABEL}}{value:>6} {text}", width, "")
+        return fold(f"{label:{_LABEL}}{value:>6} {text}", width, _INDENT, "")
     filled = min(_BAR, round(_BAR * found.percent / 100))
     bar = f"[{style.paint('bar', '|' * filled)}{' ' * (_BAR - filled)}]"
     begin = _LABEL + _BAR + 3
@@ -171,34 +173,25 @@ def _cards(job: JobFigures, width: int) -> list[str]:
         use = "unknown" if card.utilization is None else f"{percent(card.utilization)} %"
         return f"GPU {clean(card.card)}{where} {use}"
 
-    most = 8
-    ordered = cards
-    if len(cards) > most:
-        ordered = sorted(cards, key=lambda one: one[1].utilization or 0.0)[:most]
-    text = ", ".join(name(node.name, card) for node, card in ordered)
-    if len(cards) > most:
-        text = f"least used: {text}"
-    return _fold(text, width)
+    begin = ""
+    if len(cards) > _MOST_CARDS:
+        begin = "least used: "
+        cards = sorted(cards, key=lambda one: one[1].utilization or 0.0)[:_MOST_CARDS]
+    text = begin + ", ".join(name(node.name, card) for node, card in cards)
+    return fold(text, width, _INDENT)
 
 
 def _finding(finding: JobFinding, style: Style, width: int) -> list[str]:
     text = clean(finding.text)
     if finding.rule != finding.level:
         text += f" [{finding.rule}]"
-    lines = _fold(text, width)
+    lines = fold(text, width, _INDENT)
     level = style.paint(_COLOURS.get(finding.level, "dim"), finding.level)
     return [level + lines[0][len(finding.level) :], *lines[1:]]
 
 
-def _fold(text: str, width: int, first: str = _INDENT, more: str = _INDENT) -> list[str]:
-    return textwrap.wrap(
-        text, max(20, width), initial_indent=first, subsequent_indent=more, drop_whitespace=True,
-        break_on_hyphens=False, break_long_words=True,
-    )  # fmt: skip
-
-
 def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
-    """Return a report as one line of JSON. Unknown figures are null. mounts: if known."""
+    """Return a report as JSON without line breaks. Unknown figures are null. mounts: if known."""
     shares = report.efficiency
     coverage = report.figures.coverage
     content: dict[str, Any] = {
@@ -214,7 +207,7 @@ def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
     }
     if mounts is not None:
         content["mounts"] = mounts
-    return msgspec.json.encode(content) + b"\n"
+    return msgspec.json.encode(content)
 
 
 def _describe_share(share: UsedShare | None) -> dict[str, Any] | None:

@@ -7,11 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from ccagent.agents.jobio.usage import read_totals
 from ccagent.config.settings import as_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.bpf import pins
+from ccagent.machine.cgroup.counters import JobCounters
 from ccagent.machine.node import Node
 from ccagent.machine.rdma import read_job_rdma, sum_job_rdma
 from ccagent.stores.metrics.usage.table import UsageSum
@@ -20,7 +22,6 @@ from ccagent.views.job.mounts import JobMount, JobMounts, JobNetwork
 from ccagent.views.top.reader import IO_COUNTS, NodeReader, explain_mounts
 
 if TYPE_CHECKING:
-    from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.views.top.snapshot import TopJob, TopSnapshot
 
 T = TypeVar("T")
@@ -112,8 +113,8 @@ def make_figures(
     Counters of its control group cover its whole run time. Peaks are from the daemon's samples.
     """
     elapsed = job.elapsed or 0.0
-    cpu_time = counters.cpu_time if counters is not None else None
-    waited = counters.pressure_memory if counters is not None else None
+    known = counters or JobCounters()
+    cpu_time, waited = known.cpu_time, known.pressure_memory
     peaks = [job.memory, *([kept.memory_peak] if kept and kept.memory_peak else [])]
     cards = tuple(
         CardFigures(
@@ -132,15 +133,19 @@ def make_figures(
         memory_peak=max(peaks),
         memory_charged=job.peak if job.peak is not None else job.charged,
         memory_pressure=None if waited is None or not elapsed else waited / 1e4 / elapsed,
-        oom_kills=counters.oom_kills if counters is not None else None,
+        oom_kills=known.oom_kills,
         samples=kept.samples if kept is not None else 2,
         total_cores=float(len(snapshot.cpus)) or None,
         total_memory=snapshot.memory_total or None,
         total_cards=len(snapshot.cards) or None,
-        io_read=_number(counters, "io_read"),
-        io_written=_number(counters, "io_write"),
+        io_read=None if known.io_read is None else float(known.io_read),
+        io_written=None if known.io_write is None else float(known.io_write),
         cards=cards,
     )
+    usage = None
+    if energy is not None:
+        fields = structs.asdict(energy)
+        usage = UsageSum(key=str(job.job), jobs=1, measured=1, bounded=1, **fields)
     return JobFigures(
         job=str(job.job),
         cluster=snapshot.cluster,
@@ -152,25 +157,9 @@ def make_figures(
         elapsed=elapsed,
         time_limit=job.time_limit,
         gpus=len(job.gpus),
-        usage=None
-        if energy is None
-        else UsageSum(
-            key=str(job.job),
-            jobs=1,
-            measured=1,
-            bounded=1,
-            joules=energy.joules,
-            least=energy.least,
-            most=energy.most,
-            coverage=energy.coverage,
-        ),
+        usage=usage,
         nodes=(node,),
     )
-
-
-def _number(counters: JobCounters | None, field: str) -> float | None:
-    value: int | None = getattr(counters, field, None)
-    return None if value is None else float(value)
 
 
 def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMounts:

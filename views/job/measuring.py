@@ -73,13 +73,12 @@ class JobMeasurement:
 
     def add(
         self, name: str, series: Iterable[JobSeries], hardware: NodeHardware | None = None
-    ) -> NodeFigures:
-        """Add all series of a node. Return the node's figures."""
+    ) -> None:
+        """Add all series of a node. hardware: instead of that known from the start."""
         of_node = {(one.metric, one.card): one for one in series}
         self._period = self._period or _find_period(of_node)
         known = hardware or self._hardware.get(name)
-        found = _measure_node(self._facts, name, of_node, self._elapsed, known)
-        self._found[name] = found
+        self._found[name] = _measure_node(self._facts, name, of_node, self._elapsed, known)
         if (used := of_node.get(("job_cpu_util", ""))) is not None and self._period:
             cores = {
                 int((used.start + place * used.step - self._facts.start) // self._period): value
@@ -89,7 +88,6 @@ class JobMeasurement:
             for number, value in cores.items():
                 self._sums[number] = self._sums.get(number, 0.0) + value / 100
                 self._counts[number] = self._counts.get(number, 0) + 1
-        return found
 
     def _measure_cores(self) -> CoreUse | None:
         """Return the use of cores over the time; None with fewer than two samples."""

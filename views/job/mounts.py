@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import structs
 
 from ccagent.stores.metrics.line_keys import MOUNT, NETWORK, read_part
-from ccagent.views.amounts import number, plural, short_size
+from ccagent.views.amounts import mean_of_known, number, plural, short_size
 from ccagent.views.job.figures import LARGEST_VALUE
 from ccagent.views.job.measuring import usual_gap
 from ccagent.views.terminal import clean
@@ -57,7 +56,7 @@ class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Return the name for people."""
-        if self.protocol == "ports":
+        if self.protocol == PORTS:
             return "ports of its nodes (InfiniBand and others)"
         return f"{self.protocol.upper()}{' within a node' if self.is_loopback else ''}"
 
@@ -155,17 +154,14 @@ def amount_of(metric: str, values: Sequence[float | None], step: int) -> float:
 
     Each rate counts for the usual time between two values.
     """
-    if metric in TIMES:
-        known = [one for one in values if one is not None and 0 <= one < LARGEST_VALUE]
-        return sum(known) / len(known) if known else 0.0
-    places = [
-        place
+    known = {
+        place: value
         for place, value in enumerate(values)
         if value is not None and 0 <= value < LARGEST_VALUE
-    ]
-    # `places` has only indices of valid values.
-    total = sum(values[place] or 0.0 for place in places)
-    return total * step * max(1, usual_gap(places))
+    }
+    if metric in TIMES:
+        return mean_of_known(known.values()) or 0.0
+    return sum(known.values()) * step * max(1, usual_gap([*known]))
 
 
 class JobPartSums:
@@ -199,17 +195,15 @@ class JobPartSums:
         for name, amounts in self._found.items():
             whole = {field: round(amount) for field, amount in amounts.items()}
             if (tags := read_part(name, MOUNT)) is not None:
-                mount = JobMount(
+                mounts.append(JobMount(
                     point=tags.get("mountpoint", ""), type=tags.get("fstype", ""),
-                    source=tags.get("source", ""), busy=self._busy.get(name),
-                )  # fmt: skip
-                mounts.append(structs.replace(mount, **whole))
+                    source=tags.get("source", ""), busy=self._busy.get(name), **whole,
+                ))  # fmt: skip
             elif (tags := read_part(name, NETWORK)) is not None:
-                traffic = JobNetwork(
+                network.append(JobNetwork(
                     protocol=PORTS if tags.get("layer") == "port" else tags.get("proto", ""),
-                    is_loopback=tags.get("loopback") == "yes",
-                )
-                network.append(structs.replace(traffic, **whole))
+                    is_loopback=tags.get("loopback") == "yes", **whole,
+                ))  # fmt: skip
         mounts.sort(key=lambda one: (-one.read - one.written, -one.metadata, one.point))
         network.sort(key=lambda one: (-one.received - one.sent, one.protocol, one.is_loopback))
         return JobMounts(

@@ -96,8 +96,7 @@ class StoreClient:
                 f"job {job}: in the clusters {', '.join(map(printable, clusters))}; choose one"
                 " with --cluster"
             )
-        latest: JobFacts = found[-1]
-        return latest
+        return found[-1]
 
     def read_series(self, facts: JobFacts, now: float) -> Iterator[JobSeries]:
         """Yield the series of a job, grouped by node."""
@@ -130,8 +129,7 @@ class StoreClient:
 
     def read_usage(self, query: dict[str, str]) -> UsageAnswer:
         """Return the sums of energy of ended jobs. query: parameters of `/api/usage`."""
-        found: UsageAnswer = self._decode(self._ask(f"/api/usage/?{urlencode(query)}"), UsageAnswer)
-        return found
+        return self._decode(self._ask(f"/api/usage/?{urlencode(query)}"), UsageAnswer)
 
     def _query(
         self, facts: JobFacts, stop: int, queries: Sequence[tuple[dict[str, Any], T]]
@@ -141,7 +139,7 @@ class StoreClient:
             "cluster": facts.cluster, "from": facts.start, "to": max(facts.start, stop),
             "with-stats": False, "with-padding": False, "queries": [query for query, _ in queries],
         })  # fmt: skip
-        answer: _QueryAnswer = self._decode(self._ask("/api/query/", body), _QueryAnswer)
+        answer = self._decode(self._ask("/api/query/", body), _QueryAnswer)
         for (_, key), results in zip(queries, answer.results, strict=False):
             for one in results:
                 if one.data and not one.error and one.resolution > 0:
@@ -167,7 +165,7 @@ class StoreClient:
                     card = number if kind == "accelerator" else ""
                     yield query, (metric, node, card, output.factor)
 
-    def _decode(self, body: bytes, kind: type[Any]) -> Any:
+    def _decode(self, body: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

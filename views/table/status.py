@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, TypeVar
 
 from ccagent.views.amounts import short_size, short_time
-from ccagent.views.terminal import Style, TableColumn, clean, cut, format_rows
+from ccagent.views.terminal import Style, TableColumn, clean, cut, fold, format_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -60,11 +59,11 @@ def format_status(status: Status, width: int, style: Style) -> list[str]:
         for _, each in agents
     ]
     return [
-        *_fold(
+        *fold(clean(
             f"ccagent {status.version}, process {status.pid}, node {status.node} of"
-            f" {status.cluster}", width,
-        ),
-        *_fold(
+            f" {status.cluster}"
+        ), width),
+        *fold(
             f"running {short_time(status.seconds)}, {status.cpu_seconds:.2f} s CPU,"
             f" {short_size(1024.0 * status.resident_memory)} memory"
             + "".join(f", {one}" for one in _restarts(status.restarts)), width,
@@ -106,12 +105,5 @@ def _with_notes(
     for line, each in zip(lines, notes, strict=True):
         found.append(cut(line, width))
         for note in each:
-            found += _fold(note, width, "  ")
+            found += fold(clean(note), width, "  ")
     return found
-
-
-def _fold(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        clean(text), max(20, width), initial_indent=indent, subsequent_indent=indent,
-        break_on_hyphens=False,
-    )  # fmt: skip

@@ -59,7 +59,7 @@ def top(
         if is_json:
             import msgspec
 
-            click.echo(msgspec.json.encode(_read_twice(reader, _ONCE_PAUSE)))
+            click.echo(msgspec.json.encode(_read_twice(reader)))
         elif once or plain or not is_terminal(sys.stdout):
             _print_screens(reader, state, is_once=once or not plain)
         else:
@@ -71,11 +71,11 @@ def top(
         reader.close()
 
 
-def _read_twice(reader: NodeReader, pause: float) -> TopSnapshot:
+def _read_twice(reader: NodeReader) -> TopSnapshot:
     import time
 
     reader.begin()
-    time.sleep(pause)
+    time.sleep(_ONCE_PAUSE)
     return reader.read()
 
 
@@ -88,7 +88,7 @@ def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> No
     from ccagent.views.top.screen import draw
 
     is_ascii = not is_unicode(getattr(sys.stdout, "encoding", None))
-    snapshot = _read_twice(reader, _ONCE_PAUSE)
+    snapshot = _read_twice(reader)
     if state.job and all(one.job != state.job for one in snapshot.jobs):
         raise NotHereError(f"job {state.job}: does not run on this node ({snapshot.node})")
     state = state.begin(has_jobs=any(job.job for job in snapshot.jobs))

@@ -44,14 +44,11 @@ from ccagent.views.top.snapshot import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-    from typing import TypeVar
 
     from ccagent.agents.jobio.usage import MountUse
     from ccagent.agents.sonar.jobs.allocations import Allocations
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
-
-    T = TypeVar("T")
 
 
 class CardWatch:

@@ -287,7 +287,8 @@ def _head(snapshot: TopSnapshot, state: ViewState, width: int, *, is_ascii: bool
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
     parts = [
         f"load {snapshot.load:.0f}/{len(cpus)} cpu {busy:.0f}%"
-        f" mem {_memory(snapshot)}" + (f" gpu {used}/{len(snapshot.cards)} busy" if known else ""),
+        f" mem {short_pair(snapshot.memory_used, snapshot.memory_total)}"
+        + (f" gpu {used}/{len(snapshot.cards)} busy" if known else ""),
         "PAUSED" if state.is_paused else f"{state.interval:g}s",
         f"by {state.sort}" + ("-" if state.is_reversed else ""),
     ]
@@ -298,11 +299,6 @@ def _head(snapshot: TopSnapshot, state: ViewState, width: int, *, is_ascii: bool
     )  # fmt: skip
     lines = [clean("  ".join([begin, *parts]), is_ascii=is_ascii) for begin in begins]
     return next((line for line in lines if width_of(line) <= width), cut(lines[-1], width))
-
-
-def _memory(snapshot: TopSnapshot) -> str:
-    used, total = short_size(snapshot.memory_used), short_size(snapshot.memory_total)
-    return f"{used[:-1] if used[-1:] == total[-1:] and len(used) > 1 else used}/{total}"
 
 
 def _foot(state: ViewState, note: str, *, is_ascii: bool) -> str:

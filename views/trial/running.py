@@ -50,6 +50,8 @@ _PDEATHSIG = 1
 _FIRST_WITHIN = 10.0
 _END_WITHIN = 10.0
 _SLURM_ANSWERS_WITHIN = 5.0
+_LAST = 4096
+"""Kept bytes of the daemon's messages: it may run for weeks."""
 
 _CONFIGURATION = """\
 cluster = "{cluster}"
@@ -172,9 +174,12 @@ class TrialServer(StoreWithPages):
             preexec_fn=lambda: _LIBC.prctl(_PDEATHSIG, signal.SIGTERM),
         )  # fmt: skip
         try:
-            _, errors = await process.communicate()
+            errors = b""
+            while process.stderr and (part := await process.stderr.read(_LAST)):
+                errors = (errors + part)[-_LAST:]
             last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            logger.warning("this node is not shown: %s", last or f"status {process.returncode}")
+            status = await process.wait()
+            logger.warning("this node is not shown: %s", last or f"status {status}")
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

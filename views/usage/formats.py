@@ -24,7 +24,7 @@ def format_energy(found: UsageSum) -> str:
     if not found.measured:
         return "unknown"
     text = format_quantity(found.joules / 3600, "Wh")
-    if found.bounded < found.measured and not found.bounded:
+    if not found.bounded:
         return f"{text}, interval unknown"
     least, most = (format_quantity(one / 3600, "Wh") for one in (found.least, found.most))
     return f"{text} ({least} to {most})"

@@ -98,17 +98,11 @@ class PageApplication:
     """The application of the pages."""
 
     def __init__(
-        self,
-        sources: PageSources,
-        access: PageAccess,
-        *,
-        hosts: tuple[str, ...] = (),
-        is_demo: bool = False,
+        self, sources: PageSources, access: PageAccess, *, hosts: tuple[str, ...] = ()
     ) -> None:
         """hosts: names of this server; requests with other names are refused. Empty: any name."""
         self._sources = sources
         self._access = access
-        self._is_demo = is_demo
         self._models: TimedCache[Any] = TimedCache(_MOST_MODELS, _size_of)
         self._pages: TimedCache[MadePage] = TimedCache(_MOST_PAGES, lambda page: page.size)
         routes = [
@@ -193,7 +187,7 @@ class PageApplication:
         values = {
             **self._common(request, wanted.viewer),
             "page": model,
-            "cluster": wanted.names.get("cluster"),
+            "cluster": wanted.names.get("cluster", ""),
             "simulated": wanted.names.get("cluster") in self._sources.simulated,
             "path": path,
             "query": defaultdict(str, wanted.query),
@@ -210,7 +204,7 @@ class PageApplication:
             "viewer": viewer,
             "shown": read_zone(request),
             "has_session": self._access.has_session(request),
-            "is_demo": self._is_demo,
+            "is_demo": bool(self._sources.simulated),
             "has_lustre": viewer is not None and self._sources.lustre is not None,
             "has_usage": viewer is not None and self._sources.usage is not None,
         }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.stores.metrics.groups import StoreLevel
-    from ccagent.stores.metrics.page_settings import JobThresholds, WebSettings
+    from ccagent.stores.metrics.page_settings import WebSettings
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.usage.keeper import UsageKeeper
     from ccagent.views.web.access import Viewer
@@ -44,7 +44,6 @@ class PageSources:
         jobs: JobSearch,
         settings: WebSettings,
         *,
-        thresholds: JobThresholds | None = None,
         retention: int = 172_800,
         simulated: frozenset[str] = frozenset(),
         usage: UsageKeeper | None = None,
@@ -56,7 +55,7 @@ class PageSources:
         finder = SeriesFinder(store)
         self.newest = NewestValues(store, self.metrics, finder)
         self.history = HistoryReader(store, self.metrics, finder)
-        self.reports = JobReports(store, self.metrics, self.newest, thresholds)
+        self.reports = JobReports(store, self.metrics, self.newest, settings.thresholds)
         self.lustre = LustreSource(settings) if settings.jobstats else None
         self.usage = usage
         self.retention = retention

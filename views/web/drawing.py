@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from markupsafe import Markup, escape
 
-from ccagent.views.amounts import base_of, format_clock, format_quantity, short_time
+from ccagent.views.amounts import format_clock, format_quantity, short_time
 from ccagent.views.web.rendering import escape_label
 
 if TYPE_CHECKING:
@@ -68,18 +68,18 @@ def find_top(largest: float) -> float:
     return 10.0 * power
 
 
-def value_ticks(top: float, count: int = 4) -> list[float]:
-    """Return about `count` round values from 0 to `top`."""
-    raw = top / count
+def value_ticks(top: float) -> list[float]:
+    """Return about four round values from 0 to `top`."""
+    raw = top / 4
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(one * power for one in (1.0, 2.0, 2.5, 5.0, 10.0) if one * power >= raw * 0.999)
     return [n * step for n in range(int(top / step + 1e-9) + 1)]
 
 
-def time_ticks(start: float, end: float, zone: tzinfo | None, count: int = 6) -> list[int]:
-    """Return round times between start and end in a zone; None: of this machine."""
+def time_ticks(start: float, end: float, zone: tzinfo | None) -> list[int]:
+    """Return about six round times between start and end in a zone; None: of this machine."""
     span = max(1.0, end - start)
-    step = next((one for one in _TIMES if span / one <= count), _TIMES[-1])
+    step = next((one for one in _TIMES if span / one <= 6), _TIMES[-1])
     offset = _offset(start, zone)
     first = -int(-(start + offset) // step) * step - offset
     ticks = list(range(first, int(end) + 2 * _HOUR, step))[:_MOST_TICKS]
@@ -178,11 +178,13 @@ def _draw_times(start: int, end: int, zone: tzinfo | None) -> str:
 
 
 def _scale(highest: float, unit: str) -> float:
-    """Return the factor of an axis' unit prefix, for round steps with this prefix."""
-    base = base_of(unit)
-    if base == 1000 or highest < base:
+    """Return the factor of an axis' unit prefix, for round steps with this prefix.
+
+    Only prefixes of memory need it: others are powers of ten.
+    """
+    if unit != "B" or highest < 1024:
         return 1.0
-    return float(base ** int(np.log(highest) / np.log(base)))
+    return float(1024 ** int(np.log(highest) / np.log(1024)))
 
 
 def draw_sparkline(

@@ -242,10 +242,9 @@ def _environment() -> Environment:
 
 
 _EMPTY = {
-    "viewer": None, "cluster": None, "simulated": False, "is_demo": False, "data_link": "",
-    "has_lustre": False, "made": "", "has_session": False, "zooms": False,
-    "zoom_link": "",
+    "cluster": "", "simulated": False, "data_link": "", "made": "", "zooms": False,
 }  # fmt: skip
+"""Values of the pages without figures."""
 
 
 def render(template: str, values: Mapping[str, Any], now: float | None = None) -> bytes:

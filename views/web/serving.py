@@ -65,12 +65,12 @@ class PageServer:
         except sqlite3.Error as error:
             raise ConfigurationError(f"{settings.data}: table of jobs: {error}") from error
         sources = PageSources(
-            store, self._jobs, settings.web, thresholds=settings.web.thresholds,
-            simulated=simulated, retention=int(settings.retention.seconds), usage=usage,
+            store, self._jobs, settings.web, simulated=simulated,
+            retention=int(settings.retention.seconds), usage=usage,
         )  # fmt: skip
         # DNS rebinding is only a risk for local pages without login.
         hosts = _LOCAL if is_local and access.is_open else ()
-        application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
+        application = PageApplication(sources, access, hosts=hosts)
         plan = plan_connections(_MOST_CONNECTIONS, _BACKLOG, others=settings.limits.connections)
         limits = ServingLimits(
             plan.most, _MOST_OF_ADDRESS, unlimited=frozenset(settings.web.proxies)

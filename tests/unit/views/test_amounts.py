@@ -41,8 +41,8 @@ def test_a_pair_has_its_unit_once() -> None:
 
 
 def test_a_little_is_not_nothing() -> None:
-    assert [amounts.short_percent(x) for x in (None, 0, 0.1, 99.4, 1e6)] == [
-        "-", "0", "<1", "99", "9999",
+    assert [amounts.short_percent(x) for x in (None, 0, 0.1, 0.5, 99.4, 1e6)] == [
+        "-", "0", "<1", "<1", "99", "9999",
     ]  # fmt: skip
 
 

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries
 
     Values = NDArray[np.float64]
 
-MOST_POINTS = 600
 _LONGEST = 400 * 86400
 _MOST_CELLS = 4_000_000
 _ROUND = (
@@ -44,7 +43,7 @@ class SeriesBuckets(NamedTuple):
     high: Values
 
 
-def make_grid(start: int, end: int, frequency: int, points: int = MOST_POINTS) -> TimeGrid:
+def make_grid(start: int, end: int, frequency: int, points: int) -> TimeGrid:
     """Return a grid of at most `points` buckets over [start, end), with round lengths and times."""
     end = max(start + 1, end)
     start = max(start, end - _LONGEST)
@@ -73,34 +72,22 @@ def read_rows(found: Sequence[StoredSeries], grid: TimeGrid, frequency: int) -> 
     for numbers in groups.values():
         group = found[numbers[0]].group
         columns = [found[number].column for number in numbers]
-        _read_group(group, columns, numbers, rows, (grid, frequency))
+        start = group.time(0)
+        low = -((start - grid.start) // group.frequency)
+        high = -((start - grid.end) // group.frequency)
+        for begin, block in group.blocks.items():
+            first, last = max(low, begin), min(high, begin + block.rows)
+            if first >= last:
+                continue
+            values = block.values[first - begin : last - begin, columns]
+            place = (start + first * group.frequency - grid.start) // frequency
+            if group.frequency == frequency:
+                end = min(place + last - first, rows.shape[1])
+                rows[numbers, place:end] = values[: end - place].T
+                continue
+            times = start - grid.start + group.frequency * np.arange(first, last)
+            rows[np.array(numbers)[:, None], times // frequency] = values.T
     return rows
-
-
-def _read_group(
-    group: SeriesGroup,
-    columns: list[int],
-    numbers: list[int],
-    rows: Values,
-    steps: tuple[TimeGrid, int],
-) -> None:
-    """Read columns of a group into rows, block by block."""
-    grid, frequency = steps
-    start = group.time(0)
-    low = -((start - grid.start) // group.frequency)
-    high = -((start - grid.end) // group.frequency)
-    for begin, block in group.blocks.items():
-        first, last = max(low, begin), min(high, begin + block.rows)
-        if first >= last:
-            continue
-        values = block.values[first - begin : last - begin, columns]
-        place = (start + first * group.frequency - grid.start) // frequency
-        if group.frequency == frequency:
-            end = min(place + last - first, rows.shape[1])
-            rows[numbers, place:end] = values[: end - place].T
-            continue
-        times = start - grid.start + group.frequency * np.arange(first, last)
-        rows[np.array(numbers)[:, None], times // frequency] = values.T
 
 
 def bucket(rows: Values, grid: TimeGrid) -> list[SeriesBuckets]:

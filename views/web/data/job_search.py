@@ -26,6 +26,7 @@ _STEPS = 10_000
 """SQLite instructions between checks of the time limit."""
 
 MOST_JOBS = 5000
+_MOST_PARTITIONS = 50
 _FAR = 2.0**53
 _RAN = "coalesce(stop, ?) - start between ? and ?"
 _HAS_NODE = "exists (select 1 from json_each(jobs.nodes) where value = ?)"
@@ -102,7 +103,10 @@ class PartitionUse(NamedTuple):
 
 
 class JobSearch:
-    """A search over the table of jobs with a separate connection, which does not block writes."""
+    """A search over the table of jobs with a separate connection, which does not block writes.
+
+    All searches raise JobSearchError if they fail or take too long.
+    """
 
     def __init__(self, path: str) -> None:
         """Open the table. Raise sqlite3.Error if that fails."""
@@ -121,7 +125,7 @@ class JobSearch:
             self._database.close()
 
     async def find(self, wanted: JobFilter, limit: int = 50, skip: int = 0) -> list[StoredJob]:
-        """Return jobs, latest start first. Raise JobSearchError if the search fails."""
+        """Return jobs, latest start first."""
         where, values = _condition(wanted)
         turn = " desc" if wanted.order.startswith("-") else ""
         columns = [f"{one}{turn}" for one in ORDERS[wanted.order.removeprefix("-")]]
@@ -131,34 +135,18 @@ class JobSearch:
             f"select {_COLUMNS} from jobs where {where}"  # noqa: S608 - texts are bound
             f" order by {order} limit ? offset ?"
         )
-        rows = await asyncio.to_thread(self._ask, query, (*values, min(limit, MOST_JOBS), skip))
+        rows = await self._ask(query, *values, min(limit, MOST_JOBS), skip)
         return [job_of_row(row) for row in rows]
 
-    async def sizes(self, wanted: JobFilter) -> list[tuple[float, float]]:
-        """Return run time in s and number of nodes of the latest jobs, at most MOST_JOBS.
-
-        Raise JobSearchError if the search fails.
-        """
-        where, values = _condition(wanted)
-        query = (
-            "select coalesce(stop, ?) - start, json_array_length(nodes) from jobs"  # noqa: S608
-            f" where {where} order by start desc limit ?"
-        )
-        values = [wanted.now, *values, MOST_JOBS]
-        return [(row[0], row[1]) for row in await asyncio.to_thread(self._ask, query, values)]
-
     async def count(self, wanted: JobFilter) -> int:
-        """Return the number of jobs. Raise JobSearchError if the search fails."""
+        """Return the number of jobs."""
         where, values = _condition(wanted)
         query = f"select count(*) from jobs where {where}"  # noqa: S608 - texts are bound
-        count: int = (await asyncio.to_thread(self._ask, query, values))[0][0]
+        count: int = (await self._ask(query, *values))[0][0]
         return count
 
     async def running_use(self, cluster: str) -> list[RunningUse]:
-        """Return the resources of running jobs by user and account.
-
-        Raise JobSearchError if the search fails.
-        """
+        """Return the resources of running jobs by user and account."""
         sums = ", ".join(
             f"sum(coalesce(json_extract(details, '$.{name}'), 0))"
             for name in ("cores", "memory", "gpus")
@@ -168,13 +156,10 @@ class JobSearch:
             f" {sums} from jobs"
             " where cluster = ? and stop is null group by 1, 2"
         )
-        return [RunningUse(*row) for row in await asyncio.to_thread(self._ask, query, (cluster,))]
+        return [RunningUse(*row) for row in await self._ask(query, cluster)]
 
-    async def partitions(self, cluster: str, limit: int = 50) -> list[PartitionUse]:
-        """Return the partitions with running or waiting jobs, most cores first.
-
-        Raise JobSearchError if the search fails.
-        """
+    async def partitions(self, cluster: str) -> list[PartitionUse]:
+        """Return the partitions with running or waiting jobs, most cores first."""
         part = (
             "select coalesce(json_extract(details, '$.partition'), '') part, count(*) n,"
             " sum(coalesce(json_extract(details, '$.cores'), 0)) c,"
@@ -187,31 +172,28 @@ class JobSearch:
             " from waiting where cluster = ? group by 1)) group by 1"
             " order by 3 desc, 5 desc, 1 limit ?"
         )
-        rows = await asyncio.to_thread(self._ask, query, (cluster, cluster, limit))
+        rows = await self._ask(query, cluster, cluster, _MOST_PARTITIONS)
         return [PartitionUse(*row) for row in rows]
 
     async def waiting(self, cluster: str, user: str | None, limit: int = 20) -> list[WaitingJob]:
-        """Return the jobs that wait longest. user: None: of all users; "": no jobs.
-
-        Raise JobSearchError if the search fails.
-        """
+        """Return the jobs that wait longest. user: None: of all users; "": no jobs."""
         query = (
             "select job, user, submitted, details from waiting where cluster = ?"
             " and (? is null or user = ? and user != '') order by submitted, job limit ?"
         )
-        rows = await asyncio.to_thread(self._ask, query, (cluster, user, user, limit))
+        rows = await self._ask(query, cluster, user, user, limit)
         return [
             WaitingJob(cluster, job, owner, submitted, details_of_row(details))
             for job, owner, submitted, details in rows
         ]
 
     async def busy_nodes(self, cluster: str) -> set[str]:
-        """Return the nodes with running jobs. Raise JobSearchError if the search fails."""
+        """Return the nodes with running jobs."""
         query = (
             "select distinct value from jobs, json_each(jobs.nodes)"
             " where cluster = ? and stop is null"
         )
-        return {row[0] for row in await asyncio.to_thread(self._ask, query, (cluster,))}
+        return {row[0] for row in await self._ask(query, cluster)}
 
     async def runs(self, cluster: str, job: str) -> list[StoredJob]:
         """Return the runs of a job, earliest first; with an empty cluster, of all clusters."""
@@ -219,27 +201,28 @@ class JobSearch:
             f"select {_COLUMNS} from jobs where job = ? and (cluster = ? or ? = '')"  # noqa: S608
             " order by start"
         )
-        rows = await asyncio.to_thread(self._ask, query, (job, cluster, cluster))
+        rows = await self._ask(query, job, cluster, cluster)
         return [job_of_row(row) for row in rows]
 
     async def clusters(self) -> list[str]:
         """Return the clusters with jobs."""
         query = "select distinct cluster from jobs order by cluster limit 1000"
-        return [row[0] for row in await asyncio.to_thread(self._ask, query, ())]
+        return [row[0] for row in await self._ask(query)]
 
-    def _ask(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    async def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return await asyncio.to_thread(self._ask_now, query, [_known(one) for one in values])
+
+    def _ask_now(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._lock:
             self._until = time.monotonic() + _SECONDS
             try:
-                return self._database.execute(query, [_known(one) for one in values]).fetchall()
-            except sqlite3.OperationalError as error:
-                if "interrupted" in str(error):
-                    raise JobSearchError(
-                        "the search takes too long; choose a shorter time range"
-                    ) from None
-                raise JobSearchError(f"the table of jobs can't be read: {error}") from error
+                return self._database.execute(query, values).fetchall()
             except (sqlite3.Error, ValueError, OverflowError) as error:
-                raise JobSearchError(f"the table of jobs can't be read: {error}") from error
+                text = f"the table of jobs can't be read: {error}"
+                if "interrupted" in str(error):
+                    text = "the search takes too long; choose a shorter time range"
+                raise JobSearchError(text) from error
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._until

@@ -76,7 +76,7 @@ class JobReports:
         store: MetricStore,
         metrics: dict[str, ShownMetric],
         newest: NewestValues,
-        thresholds: JobThresholds | None = None,
+        thresholds: JobThresholds,
     ) -> None:
         self._store = store
         self._metrics = metrics

@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ccagent.stores.metrics.usage.table import JOULES_PER_KWH
-from ccagent.views.amounts import format_duration, format_number, format_share
+from ccagent.views.amounts import format_duration, format_number, format_share, plural
 from ccagent.views.job.judged_job import LEVELS, JobFinding
 from ccagent.views.terminal import write_csv
 from ccagent.views.web.addresses import ShownTime, cluster_link, read_times
@@ -116,9 +116,9 @@ def describe_size(job: StoredJob, gpus: int | None) -> str:
     """Return a text with nodes, cores and GPUs of a job."""
     parts = [f"{len(job.nodes)} nodes"] if len(job.nodes) != 1 else []
     if job.details.cores:
-        parts.append(f"{job.details.cores} core" + ("s" if job.details.cores != 1 else ""))
+        parts.append(plural(job.details.cores, "core"))
     if gpus:
-        parts.append(f"{gpus} GPU" + ("s" if gpus != 1 else ""))
+        parts.append(plural(gpus, "GPU"))
     return ", ".join(parts) or "1 node"
 
 

@@ -176,7 +176,7 @@ def _may_see(viewer: Viewer, job: LiveJob) -> bool:
     return viewer.is_staff or (bool(job.state) and viewer.may_see(job.user))
 
 
-def _link(order: LiveOrder | str, at: int | None) -> str:
+def _link(order: str, at: int | None) -> str:
     values = {"sort": order} | ({} if at is None else {"at": str(at)})
     return f"/lustre?{urlencode(values)}"
 

@@ -134,12 +134,16 @@ def _row(found: UsageSum, answer: UsageAnswer, total: float, link: str) -> Usage
 def _plot_days(answer: UsageAnswer, days: UsageAnswer, times: ShownTime) -> PagePlot:
     """Return the energy of each day, of the keys with most energy and of the rest."""
     start = _midnight(times.start)
-    size = max(1, -(-(times.end - start) // _DAY))
+
+    def count_days(midnight: int) -> int:
+        return (midnight - start + _DAY // 2) // _DAY  # days have 23 to 25 hours
+
+    size = count_days(_midnight(times.end - 1)) + 1
     shown = [one.key for one in answer.rows[: MOST_LINES - 4] if one.joules > 0]
     rows = {key: np.zeros(size) for key in shown}
     rest = np.zeros(size)
     for one in days.rows:
-        place = (_day_start(one.period) - start + _DAY // 2) // _DAY  # days have 23 to 25 hours
+        place = count_days(_day_start(one.period))
         if 0 <= place < size:
             rows.get(one.key, rest)[place] += one.joules / 3600
     if rest.any():
@@ -160,8 +164,8 @@ def _plot_days(answer: UsageAnswer, days: UsageAnswer, times: ShownTime) -> Page
 
 
 def _midnight(moment: int) -> int:
-    found = datetime.fromtimestamp(moment).astimezone()
-    return int(found.replace(hour=0, minute=0, second=0, microsecond=0).timestamp())
+    """Return the start of a day: its offset from UTC may differ from that of the moment."""
+    return _day_start(f"{datetime.fromtimestamp(moment).astimezone():%Y-%m-%d}")
 
 
 def _day_start(text: str) -> int:

@@ -37,9 +37,9 @@
 
   function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
-  function columns(data, one) {
+  function columns(data, one, factor) {
     const x = one.mean.map((_, n) => shift(data.start + n * data.step));
-    const clean = (values) => values.map((value) => (value === null ? NaN : value));
+    const clean = (values) => values.map((value) => (value === null ? NaN : value / factor));
     return { x, low: clean(one.min), y: clean(one.mean), high: clean(one.max) };
   }
 
@@ -57,7 +57,7 @@
     return seconds - offsetAt(seconds - offsetAt(seconds));
   }
 
-  const FACTORS = { "B": 1024, "B/s": 1000, "W": 1000 };
+  const FACTORS = { "B": 1024, "B/s": 1000, "W": 1000, "Wh": 1000 };
   function nice(largest, unit) {
     const base = FACTORS[unit];
     if (!base) return [1, unit];
@@ -105,10 +105,8 @@
     const dashes = ["solid", "dashed", "dotted"];
     const sources = data.series.map((one) => {
       const stroke = colour(`--s${one.number % 8}`);
-      const found = columns(data, one);
-      for (const key of ["low", "y", "high"]) found[key] = found[key].map((value) => value / factor);
-      const source = new Bokeh.ColumnDataSource({ data: found });
-      if (one.band) plot.varea({ x: { field: "x" }, y1: { field: "low" }, y2: { field: "high" }, source, fill_color: stroke, fill_alpha: 0.2 });
+      const source = new Bokeh.ColumnDataSource({ data: columns(data, one, factor) });
+      plot.varea({ x: { field: "x" }, y1: { field: "low" }, y2: { field: "high" }, source, fill_color: stroke, fill_alpha: 0.2 });
       plot.line({ x: { field: "x" }, y: { field: "y" }, source, line_color: stroke, line_width: 1.6, line_dash: dashes[Math.floor(one.number / 8) % 3] });
       return source;
     });
@@ -127,11 +125,7 @@
     for (const data of answer.plots) {
       const known = plots.get(data.key);
       if (!known || known.sources.length !== data.series.length) continue;
-      data.series.forEach((one, n) => {
-        const found = columns(data, one);
-        for (const key of ["low", "y", "high"]) found[key] = found[key].map((value) => value / known.factor);
-        known.sources[n].data = found;
-      });
+      data.series.forEach((one, n) => { known.sources[n].data = columns(data, one, known.factor); });
     }
   }
 

@@ -230,6 +230,11 @@ def test_fragmented_jobs_fit_into_the_memory_of_fewer_nodes(
     assert levels(job(*nodes)).get("fragmented") == expected
 
 
+def test_a_memory_limit_of_0_judges_no_fragmentation() -> None:
+    nodes = [node(name, total_cores=64, memory_peak=GB) for name in ("n1", "n2")]
+    assert "fragmented" not in levels(job(*nodes), fragmented_memory=0.0)
+
+
 @pytest.mark.parametrize(("count", "expected"), [(2, None), (4, "hint")])
 def test_gpus_on_several_nodes(count: int, expected: str | None) -> None:
     cards = (card("0"), card("1"))

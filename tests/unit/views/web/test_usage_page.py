@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,29 @@ def test_csv_of_sums(site: PageSite) -> None:
     assert head.startswith("period,key,jobs,")
     assert [row.split(",")[1:3] for row in rows] == [["bio", "2"], ["<b>", "1"]]
     assert answer.headers["content-disposition"] == 'attachment; filename="usage.csv"'
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_days_begin_at_midnight_also_when_the_clock_changes(site: PageSite) -> None:
+    """The clock of Berlin was put forward on 31 March 2024 at 2:00."""
+    midnight, afternoon, after_midnight = 1_711_839_600, 1_711_893_600, 1_711_923_000
+    job = StoredJob("fox", "9", "eve", "completed", midnight, after_midnight - 60, ("n1",))
+    assert site.sources.usage is not None
+    uses = {"n1": NodeJobEnergy({("cpu", "idle"): KWH}, {}, 0.1 * KWH, KWH)}
+    site.sources.usage.table.keep(job, uses, 100.0)
+    for start in (midnight, afternoon):
+        path = f"/data/usage?from={start}&to={after_midnight}"
+        (plot,) = site.ask(path, authorization=STAFF).json()["plots"]
+        assert (plot["start"], plot["series"][0]["mean"]) == (midnight, [0, 1000])
 
 
 @pytest.mark.parametrize("query", ["by=name", "range=1s", "from=x", "range=99999d"])

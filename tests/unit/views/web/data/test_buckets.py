@@ -68,4 +68,4 @@ def test_a_time_without_values_is_missing() -> None:
     series = make_series({0: 1.0})
     (found,) = read_buckets([series], make_grid(NOW - 86400, NOW - 3600, 60, 100))
     assert np.isnan(found.mean).all()
-    assert read_buckets([], make_grid(NOW, NOW + 60, 60)) == []
+    assert read_buckets([], make_grid(NOW, NOW + 60, 60, 100)) == []
