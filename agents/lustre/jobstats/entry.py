@@ -40,6 +40,18 @@ class Problem(NamedTuple):
     hides_entries: bool = False
 
 
+class OperationStat(NamedTuple):
+    """The printed numbers of one operation; None for numbers that are not printed."""
+
+    samples: int
+    unit: str
+    min: int | None = None
+    max: int | None = None
+    sum: int | None = None
+    sumsq: int | None = None
+    hist: str | None = None
+
+
 class JobstatsEntry(msgspec.Struct, gc=False):
     """The operations of one job id on a target.
 
@@ -56,6 +68,26 @@ class JobstatsEntry(msgspec.Struct, gc=False):
     since_boot: bool = False
     lines: list[tuple[bytes, ...]] = []
     is_broken: bool = False
+
+    @property
+    def stats(self) -> dict[str, OperationStat]:
+        """The numbers by operation."""
+        return {line[0].decode("ascii", "replace"): parse_stat(line) for line in self.lines}
+
+
+def parse_stat(line: tuple[bytes, ...]) -> OperationStat:
+    """Return the numbers of an operation from the words of its line."""
+    _, samples, unit, *numbers, hist = line[:8]
+    low, high, total, squares = (int(word) if word else None for word in numbers)
+    return OperationStat(
+        int(samples),
+        unit.decode("ascii", "replace"),
+        low,
+        high,
+        total,
+        squares,
+        hist.decode("ascii", "replace").strip() if hist else None,
+    )
 
 
 _ESCAPE = re.compile(rb"\\x([0-9A-Fa-f]{2})")

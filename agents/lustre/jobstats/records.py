@@ -11,8 +11,8 @@ from ccagent.agents.lustre.jobstats.entry import FACTORS, IdFormat, JobstatsEntr
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from ccagent.agents.lustre.agent import LustreSettings
     from ccagent.agents.lustre.jobstats.series import Seen
+    from ccagent.agents.lustre.settings import LustreSettings
     from ccagent.machine.node import Node
 
 Value = str | int | float | bool | None

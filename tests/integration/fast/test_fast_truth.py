@@ -130,17 +130,17 @@ def test_a_process_tree_is_measured_by_its_control_group(group: LoadGroup, load:
     second = group.read()
     time.sleep(2.0)
     third = group.read()
-    (found,) = reader.read(node, [application]).applications
+    ((_, values),) = reader.read(node, [application]).applications
     fourth = group.read()
 
     # Our reading was somewhere between the two around it, at both ends.
     cpus = os.cpu_count() or 1
     least = (third.cpu - second.cpu) / (fourth.after - first.before) / 1e7 / cpus
     most = (fourth.cpu - first.cpu) / (third.before - second.after) / 1e7 / cpus
-    share = found.values[APPLICATION_CPU]
+    share = values[APPLICATION_CPU]
     assert isinstance(share, float)
     assert 0.98 * least <= share <= 1.02 * most
-    memory = found.values[APPLICATION_MEMORY]
+    memory = values[APPLICATION_MEMORY]
     assert isinstance(memory, float)
     assert memory == pytest.approx(fourth.memory, rel=0.01)
     assert memory > 500_000_000
@@ -161,11 +161,11 @@ def test_a_tree_without_a_group_of_its_own_is_summed_up() -> None:
             reader = KpiReader(FastSettings())
             reader.read(node, [application])
             time.sleep(0.5)
-            (found,) = reader.read(node, [application]).applications
+            ((_, values),) = reader.read(node, [application]).applications
         finally:
             os.killpg(process.pid, 9)
-    assert 500_000_000 < float(found.values[APPLICATION_MEMORY]) < 1_200_000_000
-    assert 0 < float(found.values[APPLICATION_CPU]) <= 110
+    assert 500_000_000 < float(values[APPLICATION_MEMORY]) < 1_200_000_000
+    assert 0 < float(values[APPLICATION_CPU]) <= 110
 
 
 def test_a_virtual_machine_is_found_by_its_process(

@@ -174,6 +174,8 @@ def test_two_keys_that_are_set_at_the_same_time_are_both_kept(
 ) -> None:
     lock, checked = NotedLock(), threading.Event()
 
+    def ignore(_source: ConfigSource) -> None: ...
+
     def check(_source: ConfigSource, _overrides: Overrides) -> None:
         if threading.current_thread().name == EVERY:
             checked.set()
@@ -181,7 +183,7 @@ def test_two_keys_that_are_set_at_the_same_time_are_both_kept(
 
     monkeypatch.setattr(ConfigSource, "change_lock", lock)
     monkeypatch.setattr(ConfigSource, "check", check)
-    monkeypatch.setattr(ConfigSource, "reload", lambda _: None)
+    monkeypatch.setattr(ConfigSource, "reload", ignore)
     site = config_site.site
     slow = threading.Thread(target=site.ask, args=(EVERY, "10s"), name=EVERY)
     slow.start()

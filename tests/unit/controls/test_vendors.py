@@ -138,6 +138,17 @@ def test_a_machine_without_the_driver_starts_no_process(tmp_path: Path) -> None:
     assert list(NvmlControls().find_features(MachineNode(tmp_path))) == []
 
 
+class EmptyHelper:
+    """A process whose answers have no cards."""
+
+    is_asked = False
+
+    def ask(self, question: bytes) -> None: ...
+
+    def answer(self, _seconds: float) -> bytes:
+        return msgspec.msgpack.encode(Answer())
+
+
 class CountingNode(MachineNode):
     """A machine with NVIDIA's driver that counts the processes for its library."""
 
@@ -145,8 +156,7 @@ class CountingNode(MachineNode):
 
     def helper(self, *_: object, **__: object) -> Any:
         self.helpers += 1
-        answer = msgspec.msgpack.encode(Answer())
-        return SimpleNamespace(is_asked=False, ask=lambda _: None, answer=lambda _: answer)
+        return EmptyHelper()
 
 
 def test_a_reload_starts_no_second_process_for_nvml(tmp_path: Path) -> None:

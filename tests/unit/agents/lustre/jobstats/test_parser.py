@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ccagent.agents.lustre.jobstats.entry import (
     ELSEWHERE,
     JobstatsEntry,
+    OperationStat,
     Problem,
     Target,
     canonical,
@@ -37,18 +38,6 @@ def pieces(text: bytes, size: int) -> list[bytes]:
     return [text[i : i + size] for i in range(0, len(text), size)]
 
 
-def stats_of(entry: JobstatsEntry) -> dict[str, reference.ReferenceStat]:
-    """Return the printed numbers of an entry by operation."""
-    stats: dict[str, reference.ReferenceStat] = {}
-    for name, samples, unit, *numbers, hist in entry.lines:
-        low, high, total, squares = (int(word) if word else None for word in numbers)
-        stats[name.decode()] = reference.ReferenceStat(
-            int(samples), unit.decode(), low, high, total, squares,
-            hist.decode().strip() if hist else None,
-        )  # fmt: skip
-    return stats
-
-
 def understood(text: bytes, *, size: int = 1 << 20) -> list[tuple[object, ...]]:
     """Return target, id, times and numbers of each entry."""
     found: list[tuple[object, ...]] = []
@@ -60,7 +49,7 @@ def understood(text: bytes, *, size: int = 1 << 20) -> list[tuple[object, ...]]:
         else:
             assert not item.is_broken
             found.append(
-                (target, item.job_id, item.snapshot.decode(), item.start.decode(), stats_of(item))
+                (target, item.job_id, item.snapshot.decode(), item.start.decode(), item.stats)
             )
     return found
 
@@ -72,7 +61,11 @@ def expected(text: bytes) -> list[tuple[object, ...]]:
             entry.job_id,
             entry.snapshot_time,
             entry.start_time,
-            {name: stat for name, stat in entry.stats.items() if stat.samples},
+            {
+                name: OperationStat(s.samples, s.unit, s.min, s.max, s.sum, s.sumsq, s.hist)
+                for name, s in entry.stats.items()
+                if s.samples
+            },
         )
         for entry in reference.parse(text)
     ]
@@ -353,8 +346,7 @@ class TestProblems:
     def test_unknown_operations_are_kept(self) -> None:
         line = b"  parallel_rename_file: { samples: 3, unit: usecs, min: 1, max: 2, sum: 4 }\n"
         (entry,) = entries(HEADER + ENTRY + line)
-        stat = stats_of(entry)["parallel_rename_file"]
-        assert stat == reference.ReferenceStat(3, "usecs", 1, 2, 4)
+        assert entry.stats["parallel_rename_file"] == OperationStat(3, "usecs", 1, 2, 4)
 
     def test_lines_outside_of_entries_are_told(self) -> None:
         assert [problem.text for problem in problems(HEADER + b"what is this\n" + ENTRY)] == [
