@@ -173,7 +173,7 @@ def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
     for path in paths:
         try:
             clusters.append(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"--merge {path}: {error}") from error
     try:
         return merge_clusters(clusters)

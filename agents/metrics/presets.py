@@ -33,13 +33,10 @@ _UNITS: dict[str, dict[str, str]] = {
         "B": "GB", "B/s": "MB/s", "Hz": "MHz", "Flops/s": "GFlops/s", "%": "percent",
     },
     "spec": {"B": "GB", "B/s": "MByte/s", "Hz": "MHz", "Flops/s": "Flops/s", "%": "percent"},
-    "base": {},
     "cc-metric-collector": {"Hz": "MHz", "%": "percent"},
 }  # fmt: skip
 _OWN_UNITS: dict[str, dict[str, str]] = {
     "clustercockpit": {"mem_bw": "GB/s", "ib_recv": "B/s", "ib_xmit": "B/s", "ib_rate": "B/s"},
-    "spec": {},
-    "base": {},
     # kB has 1024 B, as in /proc/meminfo.
     "cc-metric-collector": {
         **dict.fromkeys(
@@ -112,7 +109,7 @@ _NAMES: dict[str, dict[str, str]] = {
 
 def apply_preset(preset: Preset, metric: str, base: str) -> PresetOutput:
     """Return output name and unit of a metric under a preset. base: the base unit."""
-    unit = _OWN_UNITS[preset].get(metric) or _UNITS[preset].get(base, base)
+    unit = _OWN_UNITS.get(preset, {}).get(metric) or _UNITS.get(preset, {}).get(base, base)
     name = _NAMES.get(preset, {}).get(metric, metric)
     return PresetOutput(name, unit, find_factor(base, unit))
 

@@ -33,6 +33,18 @@ Operand = float | Parts
 Tables = dict[str, Parts]
 
 
+def _negative(number: float) -> float:
+    return -number
+
+
+def _quotient(left: float, right: float) -> float:
+    return left / right
+
+
+def _absolute(number: float) -> float:
+    return abs(number)
+
+
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
@@ -41,7 +53,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
+    ast.Div: _quotient,
 }
 _FUNCTIONS: dict[str, Callable[[list[float]], float]] = {
     "sum": sum, "mean": _mean, "min": min, "max": max,
@@ -93,7 +105,8 @@ class Expressions:
         tables: Tables = {name: {} for names in self.operands.values() for name in names}
         for metric, number, scope in values:
             if metric in tables:
-                tables[metric][scope] = number
+                # The product of integers may be too large for a float, that of floats is infinite.
+                tables[metric][scope] = float(number)
         found: list[Value] = []
         for name, compute in self._compiled:
             result = compute(tables)
@@ -156,7 +169,7 @@ class _Compiler:
                 return self._name(node, name, is_by_scope=is_by_scope)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 compute = self._node(inner, depth + 1, is_by_scope=is_by_scope)
-                return lambda tables: _each(operator.neg, compute(tables))
+                return lambda tables: _each(_negative, compute(tables))
             case ast.UnaryOp(op=ast.UAdd(), operand=inner):
                 return self._node(inner, depth + 1, is_by_scope=is_by_scope)
             case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
@@ -199,7 +212,7 @@ class _Compiler:
             for each in operands
         ]
         if is_abs:
-            return lambda tables: _each(abs, computes[0](tables))
+            return lambda tables: _each(_absolute, computes[0](tables))
         apply = _FUNCTIONS[name]
         if is_single:
             return lambda tables: _single(apply, computes[0](tables))
@@ -213,7 +226,7 @@ class _Compiler:
 
 
 def _each(apply: Callable[..., float], *operands: Operand) -> Operand:
-    """Apply a function to the values of each common scope; a division by zero has no value."""
+    """Apply `function` to the values of each common scope; a division by zero has no value."""
     tables = [operand for operand in operands if isinstance(operand, dict)]
     if not tables:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -248,11 +248,8 @@ _MOUNT_METRICS: dict[str, Metric] = {
 }
 
 
-class _Figures(NamedTuple):
-    """Counters of a mount: of all operations, and by prefix."""
-
-    total: NfsOperationCounters
-    by_prefix: dict[str, NfsOperationCounters]
+_Figures = dict[str, NfsOperationCounters]
+"""Counters of a mount by the prefixes of _CLASSES."""
 
 
 class NfsMountsReader(Reader[NfsMountsSettings]):
@@ -316,21 +313,21 @@ class NfsMountsReader(Reader[NfsMountsSettings]):
 
 def _figures(mount: NfsMount) -> _Figures:
     operations = parse_nfs_operations(mount.table)
-    total = total_operations(operations.values())
-    by_prefix = {
-        prefix: operations.get(operation, NfsOperationCounters()) if operation else total
+    return {
+        prefix: operations.get(operation, NfsOperationCounters())
+        if operation
+        else total_operations(operations.values())
         for prefix, operation in _CLASSES.items()
     }
-    return _Figures(total, by_prefix)
 
 
 def _counts(mount: NfsMount, figures: _Figures, scope: Scope) -> Iterator[Count]:
     for (name, _, _), value in zip(_MOVED, mount.moved, strict=True):
         yield Count(f"nfs_mount_{name}", value, scope)
-    total = figures.total
+    total = figures[""]
     yield Count("nfs_mount_ops", total.operations, scope)
-    yield Count("nfs_mount_reads", figures.by_prefix["read_"].operations, scope)
-    yield Count("nfs_mount_writes", figures.by_prefix["write_"].operations, scope)
+    yield Count("nfs_mount_reads", figures["read_"].operations, scope)
+    yield Count("nfs_mount_writes", figures["write_"].operations, scope)
     yield Count("nfs_mount_retrans", max(0, total.sent - total.operations), scope)
     yield Count("nfs_mount_timeouts", total.timeouts, scope)
     if total.errors is not None:
@@ -339,8 +336,8 @@ def _counts(mount: NfsMount, figures: _Figures, scope: Scope) -> Iterator[Count]
 
 def _means(before: _Figures, now: _Figures, scope: Scope) -> Iterator[Gauge]:
     """Yield the mean times of the operations since the last reading; none without operations."""
-    for prefix, new in now.by_prefix.items():
-        old = before.by_prefix[prefix]
+    for prefix, new in now.items():
+        old = before[prefix]
         if new.operations < old.operations:
             old = NfsOperationCounters()  # the file system was unmounted and mounted again
         operations = new.operations - old.operations

@@ -92,11 +92,8 @@ class PsutilSource(ProcessSource):
             except OSError as error:
                 self.errors.add(f"/proc/{process.pid}", error)
                 continue
-            now, hertz, name = (
-                self._node.clock.monotonic(),
-                self._node.clock_ticks,
-                str(process.pid),
-            )
+            now, hertz = self._node.clock.monotonic(), self._node.clock_ticks
+            name = str(process.pid)
             entry = before.get(name)
             if entry is None or entry.status.starttime != status.starttime:
                 entry = ProcessEntry(name, status)

@@ -41,13 +41,6 @@ MOST_WATTS = {
 s for 65.7 kJ."""
 
 
-class ZoneName(NamedTuple):
-    """Metric of a zone. socket: None if the name contains none."""
-
-    metric: str
-    socket: int | None
-
-
 class RaplZone(NamedTuple):
     """A zone: path of its counter in uJ, which wraps to 0 after `wraps_at` (0: unknown).
 
@@ -60,18 +53,18 @@ class RaplZone(NamedTuple):
     wraps_at: int
 
 
-def parse_zone_name(content: bytes) -> ZoneName:
+def parse_zone_name(content: bytes) -> tuple[str, int | None]:
     """Parse the file `name`: package-0, package-0-die-1, core, uncore, dram, psys, psys-1.
 
-    Raise UnparsableError. Source: rapl_domain_names and rapl_add_package() in
-    drivers/powercap/intel_rapl_common.c.
+    Return the metric, and the socket if the name contains one. Raise UnparsableError. Source:
+    rapl_domain_names and rapl_add_package() in drivers/powercap/intel_rapl_common.c.
     """
     found = _NAME.fullmatch(content.strip())
     if found is None:
         raise UnparsableError(f"not a zone of RAPL: {content[:80]!r}")
     if found[2]:
-        return ZoneName(_METRICS[found[2]], None)
-    return ZoneName("cpu_power", int(found[1]))
+        return _METRICS[found[2]], None
+    return "cpu_power", int(found[1])
 
 
 def parse_energy(content: bytes) -> int:

@@ -252,3 +252,8 @@ def test_numbers_are_reckoned_as_python_does(text: str) -> None:
         expected = math.nan
     found = values(text)
     assert found == ({NODE: expected} if math.isfinite(expected) else {})
+
+
+def test_a_number_that_is_too_large_has_no_value() -> None:
+    bytes_used: list[Value] = [("mem_used", 2**64 - 1, NODE)]
+    assert values(" * ".join(["mem_used"] * 20), bytes_used) == {}

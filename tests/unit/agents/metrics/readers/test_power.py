@@ -17,7 +17,7 @@ from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.counters import Rates
 from ccagent.machine.node import Node
-from ccagent.machine.powercap import ZoneName, parse_energy, parse_zone_name
+from ccagent.machine.powercap import parse_energy, parse_zone_name
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import StillClock
 
@@ -90,17 +90,17 @@ class Machine:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"package-0\n", ZoneName("cpu_power", 0)),
-        (b"package-11", ZoneName("cpu_power", 11)),
-        (b"package-1-die-3\n", ZoneName("cpu_power", 1)),
-        (b"dram\n", ZoneName("mem_power", None)),
-        (b"core\n", ZoneName("core_power", None)),
-        (b"uncore\n", ZoneName("uncore_power", None)),
-        (b"psys\n", ZoneName("psys_power", None)),
-        (b"psys-1\n", ZoneName("psys_power", None)),
+        (b"package-0\n", ("cpu_power", 0)),
+        (b"package-11", ("cpu_power", 11)),
+        (b"package-1-die-3\n", ("cpu_power", 1)),
+        (b"dram\n", ("mem_power", None)),
+        (b"core\n", ("core_power", None)),
+        (b"uncore\n", ("uncore_power", None)),
+        (b"psys\n", ("psys_power", None)),
+        (b"psys-1\n", ("psys_power", None)),
     ],
 )
-def test_names_of_zones(text: bytes, expected: ZoneName) -> None:
+def test_names_of_zones(text: bytes, expected: tuple[str, int | None]) -> None:
     assert parse_zone_name(text) == expected
 
 
