@@ -485,18 +485,6 @@ def test_the_scanner_is_the_same_in_each_build(source: Path, first: Built, tmp_p
     assert "ccagent-store without its compiled modules" in told
 
 
-def test_the_unit_of_a_store_in_a_virtual_environment_has_another_program_alone() -> None:
-    packaged, other = (
-        set((ROOT / path / "ccagent-store.service").read_text().splitlines())
-        for path in ("packaging/tree/ccagent-store/usr/lib/systemd/system", "packaging/venv")
-    )
-    command = "ccagent store metrics --config /etc/ccagent/store.toml -v"
-    assert packaged - other == {f"ExecStart=/usr/bin/{command}"}
-    assert {line for line in other - packaged if not line.startswith("#")} == {
-        f"ExecStart=/opt/ccagent/bin/{command}"
-    }
-
-
 @pytest.mark.parametrize("role", ["ccagent-node", "ccagent-slurm", "ccagent-lustre"])
 def test_what_a_role_configures_can_be_used(role: str, installed: Installed) -> None:
     root = installed(rpm_install, "ccagent-core", role)
