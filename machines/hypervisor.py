@@ -121,6 +121,14 @@ class Hypervisor:
         self._connection: Any = None
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Close the connection. The next call opens another."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.close()
+
     @contextlib.contextmanager
     def use(self) -> Generator[Any]:
         """Enter with the connection; turn libvirt's errors into HypervisorError."""

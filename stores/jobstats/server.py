@@ -170,8 +170,11 @@ class JobstatsServer:
             limits.time.seconds + _ANSWER_WITHIN,
             _LARGEST_HEAD,
             parse_size(limits.body) + MOST_SKIPPED,
-            refused=lambda address: self._service.count_refused_request(f"address {address}"),
+            refused=self._count_refused,
         )
+
+    def _count_refused(self, address: str) -> None:
+        self._service.count_refused_request(f"address {address}")
 
     async def _watch(self, notifier: Notifier, stopping: asyncio.Event) -> None:
         """Notify the watchdog, and check PostgreSQL."""
