@@ -21,6 +21,7 @@ from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 from ccagent.stores.jobstats.sums import sum_up
 from tests.support.jobstats_store import record
+from tests.support.running import until
 
 NOW = datetime.now(UTC).replace(minute=52, second=0, microsecond=0) - timedelta(hours=1)
 RETENTION = timedelta(days=90)
@@ -184,19 +185,17 @@ def test_a_quarter_waits_for_arrays_in_hand(service: JobstatsService, database: 
         # The array below has begun, and waits for this lock.
         blocker.execute("LOCK TABLE metadata IN EXCLUSIVE MODE")
         array = json.dumps([observe(40, 8, 5, "fs-OST0000"), observe(38, 8, 9, "fs-OST0000")])
-        storing = threading.Thread(target=service.store_array, args=(array.encode()))
+        storing = threading.Thread(target=service.store_array, args=(array.encode(),))
         storing.start()
         query = (
             "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'metadata'::regclass"
         )
         with psycopg.connect(database, autocommit=True) as watcher:
-            while watcher.execute(query).fetchone() != (1,):
-                pass
+            until(lambda: watcher.execute(query).fetchone() == (1,))
             summing = threading.Thread(target=sum_quarters, args=(database,))
             summing.start()
             query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
-            while watcher.execute(query).fetchone() != (1,):
-                pass
+            until(lambda: watcher.execute(query).fetchone() == (1,))
     storing.join()
     summing.join()
     assert top(service, NOW - timedelta(hours=2), NOW) == {

@@ -50,29 +50,29 @@ class Values:
         return {name for name, _ in self._values}
 
 
-@pytest.fixture
-def intel(tmp_path: Path) -> Values:
-    return Values(lines(MACHINES[INTEL], tmp_path))
+@pytest.fixture(scope="module")
+def intel(tmp_path_factory: pytest.TempPathFactory) -> Values:
+    return Values(lines(MACHINES[INTEL], tmp_path_factory.mktemp("intel")))
 
 
-@pytest.fixture
-def amd(tmp_path: Path) -> Values:
-    return Values(lines(MACHINES[AMD], tmp_path))
+@pytest.fixture(scope="module")
+def amd(tmp_path_factory: pytest.TempPathFactory) -> Values:
+    return Values(lines(MACHINES[AMD], tmp_path_factory.mktemp("amd")))
 
 
-@pytest.fixture
-def arm(tmp_path: Path) -> Values:
-    return Values(lines(MACHINES[ARM], tmp_path))
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory: pytest.TempPathFactory) -> Values:
+    return Values(lines(MACHINES[ARM], tmp_path_factory.mktemp("arm")))
 
 
-@pytest.fixture
-def vm(tmp_path: Path) -> Values:
-    return Values(lines(MACHINES[VM], tmp_path))
+@pytest.fixture(scope="module")
+def vm(tmp_path_factory: pytest.TempPathFactory) -> Values:
+    return Values(lines(MACHINES[VM], tmp_path_factory.mktemp("vm")))
 
 
-@pytest.fixture
-def sensors(tmp_path: Path) -> Values:
-    return Values(lines(MACHINES[SENSORS], tmp_path))
+@pytest.fixture(scope="module")
+def sensors(tmp_path_factory: pytest.TempPathFactory) -> Values:
+    return Values(lines(MACHINES[SENSORS], tmp_path_factory.mktemp("sensors")))
 
 
 def threads(first: float, step: float, number: int) -> dict[str, float]:
