@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -165,39 +164,43 @@ class JobstatsService:
 
     def keep_house(self) -> None:
         """Apply the retention and create partitions. Failures are logged and retried later."""
-        if not self.is_ready:
+        if not self.is_ready or not self._work("retention", self._keep_house):
             return
-        with self._periodic_work("retention") as connection:
-            series = self.settings.series
-            dropped = keep_house(connection, series, self._partitions, datetime.now(UTC))
-            if not self.settings.clusters:
-                self._shared_ids = find_shared_ids(connection)
-            if dropped:
-                logger.info("retention: dropped %d partitions", dropped)
-            if self._shared_ids.number:
-                logger.warning(
-                    "%d job ids are of several clusters (%s), and their I/O is added: "
-                    "configure [clusters.NAME]",
-                    self._shared_ids.number,
-                    ", ".join(self._shared_ids.clusters),
-                    key="jobstats clusters",
-                )
+        if self._shared_ids.number:
+            logger.warning(
+                "%d job ids are of several clusters (%s), and their I/O is added: "
+                "configure [clusters.NAME]",
+                self._shared_ids.number,
+                ", ".join(self._shared_ids.clusters),
+                key="jobstats clusters",
+            )
+
+    def _keep_house(self, connection: psycopg.Connection[Any]) -> None:
+        series = self.settings.series
+        if dropped := keep_house(connection, series, self._partitions, datetime.now(UTC)):
+            logger.info("retention: dropped %d partitions", dropped)
+        if not self.settings.clusters:
+            self._shared_ids = find_shared_ids(connection)
 
     def sum_up(self) -> None:
         """Compute missing sums. Failures are logged and retried later."""
-        with self._periodic_work("sums") as connection:
-            sum_up(connection, self._partitions, datetime.now(UTC), self._retention)
+        self._work("sums", self._sum_up)
 
-    @contextlib.contextmanager
-    def _periodic_work(self, name: str) -> Generator[psycopg.Connection[Any]]:
-        """Enter with a connection in autocommit. Log the database's errors."""
+    def _sum_up(self, connection: psycopg.Connection[Any]) -> None:
+        sum_up(connection, self._partitions, datetime.now(UTC), self._retention)
+
+    def _work(self, name: str, work: Callable[[psycopg.Connection[Any]], None]) -> bool:
+        """Work with a connection in autocommit. Log the database's errors, and return False."""
         try:
             with self.database.connect_alone() as connection:
-                yield connection
+                work(connection)
         except DatabaseAwayError as error:
             logger.warning("%s: %s; retrying later", name, error)
         except psycopg.Error as error:
             logger.warning("%s: %s; retrying later", name, describe_error(error))
+        else:
+            return True
+        return False
 
     def numbers(self) -> dict[str, int]:
         """Return the counters of this process."""

@@ -67,14 +67,13 @@ def test_metric_store(tmp_path: Path) -> None:
         assert open_paths(tmp_path / "made", "stderr") == {}
         store.stop()
     (segment,) = (tmp_path / "made/data").rglob("*.log")
-    writer = "ccagent.stores.metrics.archive_writer"
-    for module, *arguments in (
-        (writer, segment, tmp_path / "made/archive", "9"),
-        ("ccagent", "store", "metrics", "--data", tmp_path / "made/data", "export",
+    writer = "from ccagent.stores.metrics.archive_writer import main; main()"
+    for arguments in (
+        ("-c", writer, segment, tmp_path / "made/archive", "9"),
+        ("-m", "ccagent", "store", "metrics", "--data", tmp_path / "made/data", "export",
          tmp_path / "made/exported"),
     ):  # fmt: skip
-        command = [sys.executable, "-m", str(module), *map(str, arguments)]
-        subprocess.run(command, check=True)
+        subprocess.run([sys.executable, *map(str, arguments)], check=True)
     assert list((tmp_path / "made/archive/fox").iterdir())
     assert list((tmp_path / "made/checkpoints/fox/n1").iterdir())
     assert open_paths(tmp_path / "made", "stderr") == {}

@@ -24,7 +24,7 @@ def leaves_nothing() -> Iterator[None]:
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     yield
     assert set(threading.enumerate()) == threads
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors  # an earlier test may close its own
 
 
 @pytest.fixture
