@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from ccagent.config.duration import Duration
+from ccagent.stores.database import DatabaseAwayError
 from ccagent.stores.jobstats import series_cache
 from ccagent.stores.jobstats.housekeeping import keep_house
 from ccagent.stores.jobstats.migrating import migrate
@@ -109,3 +110,21 @@ def test_a_newer_schema_is_left_alone(database: str) -> None:
             Exception, match=r"its schema has version 99, this ccagent supports \d+"
         ):
             migrate(connection, SeriesTableSettings())
+
+
+def test_a_database_that_is_gone_is_worked_on_later(
+    database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = JobstatsService(JobstatsStoreSettings(database=database), database)
+    service.prepare()
+
+    def connect_alone() -> None:
+        raise DatabaseAwayError("database x: gone")
+
+    monkeypatch.setattr(service.database, "connect_alone", connect_alone)
+    service.keep_house()
+    service.sum_up()
+    service.close()
+    assert [text for text in caplog.messages if "gone" in text] == [
+        "retention: database x: gone; retrying later", "sums: database x: gone; retrying later"
+    ]  # fmt: skip
