@@ -7,7 +7,7 @@ import random
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -187,15 +187,16 @@ def test_a_quarter_waits_for_arrays_in_hand(service: JobstatsService, database: 
         array = json.dumps([observe(40, 8, 5, "fs-OST0000"), observe(38, 8, 9, "fs-OST0000")])
         storing = threading.Thread(target=service.store_array, args=(array.encode(),))
         storing.start()
-        query = (
-            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'metadata'::regclass"
-        )
         with psycopg.connect(database, autocommit=True) as watcher:
-            until(lambda: watcher.execute(query).fetchone() == (1,))
+
+            def is_waiting(condition: LiteralString) -> bool:
+                query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND " + condition
+                return watcher.execute(query).fetchone() == (1,)
+
+            until(lambda: is_waiting("relation = 'metadata'::regclass"))
             summing = threading.Thread(target=sum_quarters, args=(database,))
             summing.start()
-            query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
-            until(lambda: watcher.execute(query).fetchone() == (1,))
+            until(lambda: is_waiting("locktype = 'advisory'"))
     storing.join()
     summing.join()
     assert top(service, NOW - timedelta(hours=2), NOW) == {
