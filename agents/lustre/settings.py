@@ -97,6 +97,8 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
             _check_uuid("namespaces", namespace)
         if self.malformed_namespace:
             _check_uuid("malformed-namespace", self.malformed_namespace)
+        if self.state_file and not self.state_file.startswith("/"):
+            raise ValueError("state-file: an absolute path is needed")
 
 
 def _check_uuid(key: str, text: str) -> None:

@@ -80,8 +80,9 @@ class CcBackendTransport(HttpTransport):
     def __init__(self, settings: HttpSettings) -> None:
         if settings.format != "line":
             raise ConfigurationError('format: ClusterCockpit\'s backend takes events: "line"')
+        if settings.password_file:
+            raise ConfigurationError("password-file: ClusterCockpit's backend takes a token-file")
         super().__init__(with_scheme(settings, _SCHEMES), _LARGEST_LIST)
-        self._settings = msgspec.structs.replace(self._settings, password_file="")
         self.largest_body = None
         self._prefix = self._target.path.rstrip("/")
         self._place = f"{self._target.scheme}://{self._target.netloc}{self._prefix}"

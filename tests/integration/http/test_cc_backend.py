@@ -289,3 +289,13 @@ def test_what_is_no_event_is_rejected(transport: CcBackendTransport, body: bytes
 def test_envelopes_are_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigurationError, match="format: "):
         CcBackendTransport(HttpSettings(url="ccbackends://cc.example.org"))
+
+
+def test_a_password_is_refused_because_the_backend_takes_tokens_only(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret")
+    settings = HttpSettings(
+        url="ccbackends://cc.example.org", format="line", password_file=str(password)
+    )
+    with pytest.raises(ConfigurationError, match="password-file: .* takes a token-file"):
+        CcBackendTransport(settings)

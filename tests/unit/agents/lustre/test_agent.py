@@ -645,6 +645,7 @@ class TestSources:
         ({"namespaces": {"%e": NAMESPACE}}, "'%e' is none of the formats"),
         ({"namespaces": {"%e.%u": "x"}}, "namespaces: 'x' is no UUID"),
         ({"malformed-namespace": "x"}, "malformed-namespace: 'x' is no UUID"),
+        ({"state-file": "lustre.state"}, "state-file: an absolute path is needed"),
         ({"system-entries": "drop"}, "system-entries"),
     ],
 )
