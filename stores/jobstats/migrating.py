@@ -7,15 +7,15 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.migrating import MigrationSet
+from ccagent.stores.database import MigrationSet
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from ccagent.stores.database import Migration
     from ccagent.stores.jobstats.settings import SeriesTableSettings
-    from ccagent.stores.migrating import Migration
 
-MIGRATIONS = MigrationSet("ccagent.stores.jobstats.migrations", "migrations", 0x6A6F6273746174)
+MIGRATIONS = MigrationSet("ccagent.stores.jobstats", "migrations", 0x6A6F6273746174)
 _OLDEST_TIMESCALE = [2, 11]
 """The first one with UPDATE, and INSERT with a unique index, in compressed chunks."""
 

@@ -22,14 +22,13 @@ from ccagent.net.serving import (
 )
 from ccagent.net.urls import describe_address, is_loopback
 from ccagent.service.notify import Notifier
-from ccagent.stores.accepting import handle_accept_errors, plan_connections
-from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.database import DatabaseAwayError
 from ccagent.stores.jobstats.api import JobstatsApi
 from ccagent.stores.jobstats.bodies import MOST_SKIPPED
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.tokens import TokenTable
 from ccagent.stores.metrics.settings import split_address
+from ccagent.stores.process import handle_accept_errors, plan_connections, shorten_collections
 
 if TYPE_CHECKING:
     from ccagent.stores.jobstats.embedded import EmbeddedPostgres

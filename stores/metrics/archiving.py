@@ -22,9 +22,9 @@ from ccagent.stores.metrics.checkpoint_levels import (
     make_series,
     restore_level,
 )
-from ccagent.stores.metrics.programs import run_program
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.store import MetricStore
+from ccagent.stores.process import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,6 @@ from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
 from ccagent.net.urls import describe_address
 from ccagent.service.notify import Notifier
-from ccagent.stores.accepting import handle_accept_errors, plan_connections
-from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.metrics.checking import make_tls_context
 from ccagent.stores.metrics.connection import StoreConnection
 from ccagent.stores.metrics.job_table import open_job_table
@@ -24,6 +22,7 @@ from ccagent.stores.metrics.request_reader import ConnectionLimits
 from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
 from ccagent.stores.metrics.settings import split_address
 from ccagent.stores.metrics.tokens import TokenVerifier
+from ccagent.stores.process import handle_accept_errors, plan_connections, shorten_collections
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

@@ -19,7 +19,6 @@ from ccagent.stores.metrics.job_queries import (
     expand_job,
 )
 from ccagent.stores.metrics.job_table import TABLE_ERRORS, JobTableError
-from ccagent.stores.metrics.programs import run_program
 from ccagent.stores.metrics.query import answer, check_request
 from ccagent.stores.metrics.query_request import (
     BadRequestError,
@@ -31,6 +30,7 @@ from ccagent.stores.metrics.query_request import (
 from ccagent.stores.metrics.responses import StoreResponse, begun, fail
 from ccagent.stores.metrics.table_arrow import ArrowRow, ArrowTable
 from ccagent.stores.metrics.table_query import ARROW_KIND, FORMS, find_rows, table_parts
+from ccagent.stores.process import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping

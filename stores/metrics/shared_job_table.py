@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.database import Database, DatabaseAwayError, describe_error
+from ccagent.stores.database import Database, DatabaseAwayError, MigrationSet, describe_error
 from ccagent.stores.metrics.job_table import JobTable, JobTableError
-from ccagent.stores.migrating import MigrationSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.job_table import StoredJob, WaitingJob
 
-MIGRATIONS = MigrationSet("ccagent.stores.metrics.migrations", "job_migrations", 0x6A6F6272756E73)
+MIGRATIONS = MigrationSet("ccagent.stores.metrics", "job_migrations", 0x6A6F6272756E73)
 
 _WAIT = 0.2
 """Seconds until a connection is free. Requests wait meanwhile."""

@@ -15,9 +15,9 @@ from ccagent.errors import ConfigurationError
 from ccagent.log import logger, say
 from ccagent.net.serving import EmbeddedServer, ServingLimits, limit_connections
 from ccagent.net.urls import is_loopback
-from ccagent.stores.accepting import plan_connections
 from ccagent.stores.metrics.server import StoreServer
 from ccagent.stores.metrics.settings import StoreSettings, split_address
+from ccagent.stores.process import plan_connections
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources

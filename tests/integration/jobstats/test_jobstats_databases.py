@@ -13,12 +13,11 @@ import psycopg
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.database import DatabaseAwayError
+from ccagent.stores.database import DatabaseAwayError, Migration, MigrationSet
 from ccagent.stores.jobstats.migrating import MIGRATIONS, migrate
 from ccagent.stores.jobstats.partitions import TimePartitions
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
-from ccagent.stores.migrating import Migration, MigrationSet
 from tests.support.jobstats_store import RunningJobstatsStore, record
 from tests.support.postgres import PostgresServer
 from tests.support.running import until
@@ -107,7 +106,7 @@ def test_names_that_are_no_utf8_are_unknown(store: RunningJobstatsStore) -> None
 
 
 def test_an_old_postgresql_is_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ccagent.stores.migrating._OLDEST", 990_000)
+    monkeypatch.setattr("ccagent.stores.database._OLDEST", 990_000)
     with (
         psycopg.connect(database, autocommit=True) as connection,
         pytest.raises(ConfigurationError, match="is too old: 99"),

@@ -1,15 +1,23 @@
-"""Connections within the number of files that the process may have open."""
+"""Connections within the number of open files, and without work for the garbage collector."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import resource
+import weakref
 
 import pytest
 
-from ccagent.stores.accepting import ConnectionPlan, handle_accept_errors, plan_connections
+from ccagent.stores.metrics.api import StoreApi
+from ccagent.stores.metrics.commit import GroupCommit
+from ccagent.stores.metrics.connection import StoreConnection
+from ccagent.stores.metrics.request_reader import ConnectionLimits
+from ccagent.stores.process import ConnectionPlan, handle_accept_errors, plan_connections
+from tests.unit.stores.metrics.support import new_ingest, new_store
+from tests.unit.stores.metrics.test_hostile import RecordedTransport
 
 
 @pytest.mark.parametrize(
@@ -47,3 +55,20 @@ def test_a_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) 
     assert caplog.text.count("no connection can be accepted: Too many open files") == 1
     assert "Too many open files in system" not in caplog.text
     assert "another error" in caplog.text
+
+
+def test_a_closed_connection_is_released_at_once() -> None:
+    async def connect() -> weakref.ref[StoreConnection]:
+        store = new_store()
+        api = StoreApi(store, new_ingest(store), GroupCommit(None, "write"))
+        connection = StoreConnection(api, ConnectionLimits())
+        connection.connection_made(RecordedTransport())
+        connection.data_received(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\nPOST /api/w")
+        connection.connection_lost(None)
+        return weakref.ref(connection)
+
+    gc.disable()
+    try:
+        assert asyncio.run(connect())() is None
+    finally:
+        gc.enable()

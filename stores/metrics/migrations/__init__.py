@@ -1,1 +1,0 @@
-"""Migrations of the database: SQL files, applied in the order of their numbers."""
