@@ -19,15 +19,16 @@ from ccagent.senders import describe_sender
 from ccagent.stores.database import Database, DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.embedded import EmbeddedPostgres, find_running
 from ccagent.stores.jobstats.housekeeping import keep_house
-from ccagent.stores.jobstats.migrating import (
+from ccagent.stores.jobstats.operations import KINDS
+from ccagent.stores.jobstats.schema import (
     MIGRATIONS,
+    TimePartitions,
     fill_migration,
     has_timescale,
+    list_partitions,
     migrate,
     pending_migrations,
 )
-from ccagent.stores.jobstats.operations import KINDS
-from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
 from ccagent.stores.metrics.settings import split_address
 
 if TYPE_CHECKING:

@@ -22,23 +22,26 @@ from ccagent.machine.own_memory import read_resident
 from ccagent.net.urls import network
 from ccagent.stores.budgets import sender_label
 from ccagent.stores.database import DatabaseAwayError, describe_error
-from ccagent.stores.jobstats.bodies import BodyError, BodyLimits
-from ccagent.stores.jobstats.export_query import parse_export
+from ccagent.stores.jobstats.admission import (
+    BodyError,
+    BodyLimits,
+    LoginRefusedError,
+    RefusedArrayError,
+    RoleRefusedError,
+)
+from ccagent.stores.jobstats.export import parse_export
 from ccagent.stores.jobstats.job_records import RefusedEnvelopeError
 from ccagent.stores.jobstats.live import find_live, parse_live
 from ccagent.stores.jobstats.queries import find_job, find_top
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_top
-from ccagent.stores.jobstats.refusals import RefusedArrayError
-from ccagent.stores.jobstats.tokens import LoginRefusedError, RoleRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator
     from typing import TypeVar
 
+    from ccagent.stores.jobstats.admission import SenderRights, TokenRole, TokenTable
     from ccagent.stores.jobstats.ingest import StoredArray
-    from ccagent.stores.jobstats.refusals import SenderRights
     from ccagent.stores.jobstats.service import JobstatsService
-    from ccagent.stores.jobstats.tokens import TokenRole, TokenTable
 
     Q = TypeVar("Q")
     R = TypeVar("R")

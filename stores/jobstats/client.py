@@ -85,7 +85,7 @@ def read_export(place: StorePlace, values: dict[str, str]) -> Iterator[bytes]:
     if not place.database:
         yield from _stream(place, "/export", values)
         return
-    from ccagent.stores.jobstats.export_query import export_rows, parse_export
+    from ccagent.stores.jobstats.export import export_rows, parse_export
 
     with _explained():
         request = parse_export(values, datetime.now(UTC))

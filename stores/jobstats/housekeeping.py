@@ -10,16 +10,18 @@ import psycopg
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.stores.database import DatabaseAwayError, describe_error, is_transient
-from ccagent.stores.jobstats.migrating import has_timescale, migrate
 from ccagent.stores.jobstats.operations import KINDS
-from ccagent.stores.jobstats.partitions import TimePartitions, drop_partitions
-from ccagent.stores.jobstats.sums import forget_sums
-from ccagent.stores.jobstats.timescale import (
+from ccagent.stores.jobstats.schema import (
+    TimePartitions,
     apply_policies,
     drop_chunks,
+    drop_partitions,
+    has_timescale,
     keep_option,
+    migrate,
     read_option,
 )
+from ccagent.stores.jobstats.sums import forget_sums
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.stores.database import Database
-    from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats
+    from ccagent.stores.jobstats.series import ClusterRules, EntryFormats
     from ccagent.stores.jobstats.settings import SeriesTableSettings
 
 _LOCK = 0x6A6F62736B656570  # "jobskeep"

@@ -13,24 +13,23 @@ from psycopg import sql
 
 from ccagent.stores.budgets import HourlyBudget
 from ccagent.stores.database import DatabaseAwayError
+from ccagent.stores.jobstats.admission import RefusedArrayError
 from ccagent.stores.jobstats.ingest_sql import COMMON, STATEMENTS
 from ccagent.stores.jobstats.operations import COLUMNS
-from ccagent.stores.jobstats.records import move_counters
-from ccagent.stores.jobstats.refusals import RefusedArrayError
-from ccagent.stores.jobstats.series_cache import key_of
+from ccagent.stores.jobstats.records import check_array, move_counters
+from ccagent.stores.jobstats.schema import allow_late_rows, lock_compressed_chunks
+from ccagent.stores.jobstats.series import key_of
 from ccagent.stores.jobstats.sums import LOCK_STORING
-from ccagent.stores.jobstats.timescale import allow_late_rows, lock_compressed_chunks
-from ccagent.stores.jobstats.usual_records import check_array
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.stores.database import Database
+    from ccagent.stores.jobstats.admission import RefusedRecord, SenderRights
     from ccagent.stores.jobstats.operations import TargetKind
-    from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.records import JobstatsObservation
-    from ccagent.stores.jobstats.refusals import RefusedRecord, SenderRights
-    from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
+    from ccagent.stores.jobstats.schema import TimePartitions
+    from ccagent.stores.jobstats.series import KnownSeries, SeriesCache, SeriesKey
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

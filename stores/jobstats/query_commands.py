@@ -119,7 +119,7 @@ def live(*, every: str, once: bool, is_json: bool, wheres: tuple[str, ...], **op
     elif once or options["at"] or not (sys.stdin.isatty() and sys.stdout.isatty()):
         click.echo(format_live(answer), nl=False)
     else:
-        from ccagent.stores.jobstats.live_screen import show_live
+        from ccagent.stores.jobstats.tables import show_live
 
         show_live(lambda changed: ask_live(place, values | changed), answer, seconds)
 
@@ -154,9 +154,11 @@ def export(target: str, *, anonymous: bool, **options: Any) -> None:
     values, place = _split(options)
     if anonymous:
         values["anonymous"] = "1"
-    from ccagent.stores.jobstats.exporting import write_export
+    from ccagent.stores.jobstats.client import read_export
+    from ccagent.stores.jobstats.export import write_export
 
-    click.echo(f"exported: {write_export(place, values, target)} observations")
+    count = write_export(read_export(place, values), target, is_anonymous=anonymous)
+    click.echo(f"exported: {count} observations")
 
 
 def _filters(wheres: tuple[str, ...]) -> dict[str, str]:

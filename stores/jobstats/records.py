@@ -1,50 +1,59 @@
-"""Validation of an array's records before they are sent to the database."""
+"""Validation of an array's records before they are sent to the database.
+
+Records of the usual form are validated while they are decoded. All other arrays are validated
+record by record, with the same result.
+"""
 
 from __future__ import annotations
 
 import re
 import threading
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from itertools import compress
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 
 from ccagent.log import printable
-from ccagent.stores.jobstats.operations import (
-    COLUMNS,
-    FIELDS,
-    LARGEST_COUNTER,
-    PARTS,
-    RESETS,
-    kind_by_name,
-    kind_by_operations,
-)
-from ccagent.stores.jobstats.refusals import (
+from ccagent.stores.jobstats.admission import (
     RecordError,
     RefusedArrayError,
     RefusedRecord,
     SenderError,
 )
+from ccagent.stores.jobstats.operations import (
+    COLUMNS,
+    FIELDS,
+    KINDS,
+    LARGEST_COUNTER,
+    MDT,
+    OST,
+    PARTS,
+    RESETS,
+    kind_by_name,
+    kind_by_operations,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from ccagent.stores.jobstats.admission import SenderRights
     from ccagent.stores.jobstats.operations import TargetKind
-    from ccagent.stores.jobstats.refusals import SenderRights
 
 JsonValue = int | float | str | bool | None
 JobstatsRecord = dict[str, JsonValue]
 
-LONGEST_NAME = 255
-LONGEST_ENTRY = 1024
+_LONGEST_NAME = 255
+_LONGEST_ENTRY = 1024
 """Maximum bytes. PostgreSQL's index rows have at most 2704 bytes."""
 _MOST_OTHERS = 200
-LATEST = 253_402_300_799  # the end of the year 9999
-LARGEST_ID = 2**63 - 1
+_LATEST = 253_402_300_799  # the end of the year 9999
+_LARGEST_ID = 2**63 - 1
 _RESETS = frozenset(RESETS)
 _PARTS = frozenset(PARTS)
-NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
-UUID_FORM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
+_UUID_FORM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _MOST_DIGITS = len(str(LARGEST_COUNTER))
 _PLACE = re.compile(r"\$\[([0-9]{1,9})\]")
@@ -56,6 +65,36 @@ _NO_DELTA = UTC.utcoffset(None)
 _decode_array = msgspec.json.Decoder(list[JobstatsRecord]).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_record = msgspec.json.Decoder(JobstatsRecord).decode
+
+_Name: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_NAME)]
+_Entry: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_ENTRY)]
+_Count: Any = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_ID)]
+_Step: Any = Annotated[float, msgspec.Meta(ge=-_LATEST, le=_LATEST)]
+# Here a float holds all microseconds.
+_Moment: Any = Annotated[float, msgspec.Meta(ge=0, le=2**32)]
+_Reset: Any = Literal[RESETS]
+_Uuid: Any = Annotated[str, msgspec.Meta(pattern=f"^{_UUID_FORM.pattern}$")]
+_COUNTERS = tuple(dict.fromkeys((
+    *OST, *MDT, "create", "destroy", "prealloc", "fallocate", "migrate", "fallocate_usecs",
+    "parallel_rename_file", "parallel_rename_dir", "parallel_rename_file_usecs",
+    "parallel_rename_dir_usecs", "create_usecs", "destroy_usecs", "prealloc_usecs",
+    *(f"{name}_usecs" for name in (*OST, *MDT) if not name.endswith("_bytes")),
+)))  # fmt: skip
+_OTHERS = {kind: tuple(one for one in _COUNTERS if one not in COLUMNS[kind]) for kind in KINDS}
+_FIRST_COUNTER = 10 + len(PARTS)
+_NO_OTHERS = {kind: (0,) * len(names) for kind, names in _OTHERS.items()}
+_FIELDS: list[Any] = [
+    ("target", _Name), ("entry_id", _Entry), ("timestamp", str), ("server", _Name, ""),
+    ("snapshot_time", _Moment | None, None), ("start_time", _Moment | None, None),
+    ("reset", _Reset | None, None), ("clock_step", _Step | None, None),
+    ("malformed", bool, False), ("time_series_id", _Uuid | None, None),
+    ("job_id", _Count | _Entry | None, None),
+    *((name, _Count | None if name in _NUMBERS else _Entry | None, None) for name in PARTS[1:]),
+    *((name, _Count, 0) for name in _COUNTERS),
+]  # fmt: skip
+_UsualRecord = msgspec.defstruct("_UsualRecord", _FIELDS, forbid_unknown_fields=True, gc=False)
+"""A valid record with the operations of Lustre's own servers."""
+_decode_usual = msgspec.json.Decoder(list[_UsualRecord]).decode  # type: ignore[valid-type]
 
 
 class JobstatsObservation(NamedTuple):
@@ -150,7 +189,7 @@ class RecordCheck:
         """Return a validated record. Raise RecordError."""
         target = cast("str", record.get("target"))
         kind = self.find_kind(target, record) or kind_by_operations(record)
-        entry_id = _text(record, "entry_id", LONGEST_ENTRY)
+        entry_id = _text(record, "entry_id", _LONGEST_ENTRY)
         timestamp = self.find_time(record.get("timestamp"))
         reset = record.get("reset")
         if reset is not None and reset not in _RESETS:
@@ -181,7 +220,7 @@ class RecordCheck:
     def find_kind(self, target: JsonValue, record: JobstatsRecord) -> TargetKind | None:
         """Return the kind of a record's target by its name. Raise RecordError."""
         if target not in self._kinds:
-            target = _text(record, "target", LONGEST_NAME)
+            target = _text(record, "target", _LONGEST_NAME)
             self._rights.require_target(target)
             self._kinds[target] = kind_by_name(target)
         return self._kinds[target]
@@ -193,7 +232,7 @@ class RecordCheck:
             return server
         if "server" not in record:
             return self._rights.server or ""
-        name = _text(record, "server", LONGEST_NAME)
+        name = _text(record, "server", _LONGEST_NAME)
         self._rights.require_server(name, "server")
         self._servers.add(name)
         return name
@@ -240,16 +279,16 @@ def _parts(record: JobstatsRecord) -> tuple[Any, ...]:
         value = record[name]
         if value is None:
             continue
-        if name in NUMBERS and name != "job_id" and type(value) is str and _is_number(value):
+        if name in _NUMBERS and name != "job_id" and type(value) is str and _is_number(value):
             value = int(value)
-        if type(value) is int and name in NUMBERS:
-            if not 0 <= value <= LARGEST_ID:
+        if type(value) is int and name in _NUMBERS:
+            if not 0 <= value <= _LARGEST_ID:
                 what = "expected an integer" if name == "job_id" else "not an integer"
                 raise RecordError(f"{name}: {what} from 0 to 2^63-1")
-        elif name in NUMBERS and name != "job_id":
+        elif name in _NUMBERS and name != "job_id":
             raise RecordError(f"{name}: not an integer from 0 to 2^63-1")
         else:
-            value = _text(record, name, LONGEST_ENTRY)
+            value = _text(record, name, _LONGEST_ENTRY)
         found[name] = value
     return tuple(map(found.get, PARTS))
 
@@ -283,9 +322,9 @@ def _seconds(value: JsonValue, name: str) -> int:
     if type(value) is str and _DECIMAL.fullmatch(value):
         value = float(value) if "." in value else int(value)
     if type(value) is int:
-        if 0 <= value <= LATEST:
+        if 0 <= value <= _LATEST:
             return value * 1_000_000
-    elif type(value) is float and 0 <= value <= LATEST:
+    elif type(value) is float and 0 <= value <= _LATEST:
         return round(value * 1e6)
     raise RecordError(f"{name}: not a number of seconds since 1970")
 
@@ -293,7 +332,7 @@ def _seconds(value: JsonValue, name: str) -> int:
 def _clock_step(value: JsonValue) -> float | None:
     if value is None:
         return None
-    if type(value) in {int, float} and abs(cast("float", value)) <= LATEST:
+    if type(value) in {int, float} and abs(cast("float", value)) <= _LATEST:
         return float(cast("float", value)) or None
     raise RecordError("clock_step: not a number of seconds")
 
@@ -302,7 +341,7 @@ def _uuid(value: JsonValue) -> str:
     if type(value) is not str:
         raise RecordError("time_series_id: not a string")
     text = value.lower()
-    if UUID_FORM.fullmatch(text) is None:
+    if _UUID_FORM.fullmatch(text) is None:
         raise RecordError("time_series_id: not a UUID with hyphens")
     return text
 
@@ -352,3 +391,79 @@ def _decode_each(
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             refused.append(RefusedRecord(number, printable(str(error)[:200])))
     return records, refused
+
+
+def _make_getter(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
+    """Return a function that returns the counters of a record's fields. A slice costs least."""
+    first, *more = (_FIRST_COUNTER + _COUNTERS.index(one) for one in names)
+    if more == [*range(first + 1, first + len(names))]:
+        return itemgetter(slice(first, first + len(names)))
+    return itemgetter(first, *more)
+
+
+_TAKE_COLUMNS, _TAKE_OTHERS = (
+    {kind: _make_getter(names) for kind, names in each.items()} for each in (COLUMNS, _OTHERS)
+)
+
+
+def check_array(body: bytes, most: int, rights: SenderRights, latest: datetime) -> CheckedRecords:
+    """Return the valid and refused records of an array of up to `most`, as `check_records` does.
+
+    rights, latest: as for RecordCheck. Raise RefusedArrayError if the body is no array.
+    """
+    check = RecordCheck(rights, latest)
+    usual = _check_usual(body, most, check)
+    if usual is not None:
+        return CheckedRecords(usual, [], is_forbidden=False)
+    records, refused = decode_records(body, most)
+    checked = check_records(records, check)
+    return checked._replace(refused=refused + checked.refused)
+
+
+def _check_usual(body: bytes, most: int, check: RecordCheck) -> list[JobstatsObservation] | None:
+    """Return the records of an array without peculiarities: the fastest way. None for others.
+
+    Plain ASCII without escapes has no unprintable characters, and as many bytes as characters.
+    """
+    if body.count(b"{") > most or not body.isascii() or b"\\" in body or b"\x7f" in body:
+        return None
+    try:
+        return _observe(check, _decode_usual(body))
+    except (msgspec.MsgspecError, RecursionError, RecordError):
+        return None
+
+
+def _observe(check: RecordCheck, records: list[Any]) -> list[JobstatsObservation]:
+    """Return records whose values are valid in themselves. Raise RecordError."""
+    kinds: dict[str, TargetKind] = {
+        each: _find_kind(check, each) for each in {one.target for one in records}
+    }
+    times = {each: check.find_time(each) for each in {one.timestamp for one in records}}
+    servers = {
+        each: check.find_server({"server": each} if each else {})
+        for each in {one.server for one in records}
+    }
+    found: list[JobstatsObservation] = []
+    for number, record in enumerate(records, 1):
+        fields = msgspec.structs.astuple(record)
+        target, entry_id, timestamp, server, snapshot, start, reset, step = fields[:8]
+        kind = kinds[target]
+        others = _TAKE_OTHERS[kind](fields)
+        found.append(JobstatsObservation(
+            number, target, entry_id, servers[server], times[timestamp],
+            None if snapshot is None else round(snapshot * 1e6),
+            None if start is None else round(start * 1e6),
+            reset, step or None, kind, _TAKE_COLUMNS[kind](fields),
+            dict(zip(compress(_OTHERS[kind], others), filter(None, others), strict=True))
+            if others != _NO_OTHERS[kind] else None,
+            fields[9], fields[10:_FIRST_COUNTER], fields[8],
+        ))  # fmt: skip
+    return found
+
+
+def _find_kind(check: RecordCheck, target: str) -> TargetKind:
+    """Return the kind of a target. Raise RecordError if its name shows none."""
+    kind = check.find_kind(target, {"target": target})
+    if kind is None:
+        raise RecordError("target: its name shows no kind")
+    return kind

@@ -23,10 +23,9 @@ from ccagent.net.serving import (
 from ccagent.net.urls import describe_address, is_loopback
 from ccagent.service.notify import Notifier
 from ccagent.stores.database import DatabaseAwayError
+from ccagent.stores.jobstats.admission import MOST_SKIPPED, TokenTable
 from ccagent.stores.jobstats.api import JobstatsApi
-from ccagent.stores.jobstats.bodies import MOST_SKIPPED
 from ccagent.stores.jobstats.service import JobstatsService
-from ccagent.stores.jobstats.tokens import TokenTable
 from ccagent.stores.metrics.settings import split_address
 from ccagent.stores.process import handle_accept_errors, plan_connections, shorten_collections
 

@@ -12,7 +12,8 @@ from msgspec import structs
 from ccagent.log import logger
 from ccagent.senders import SenderTable
 from ccagent.stores.database import Database, DatabaseAwayError, describe_error
-from ccagent.stores.jobstats.export_query import export_rows
+from ccagent.stores.jobstats.admission import ANY_SENDER
+from ccagent.stores.jobstats.export import export_rows
 from ccagent.stores.jobstats.housekeeping import keep_house, prepare_database
 from ccagent.stores.jobstats.ingest import ArrayIngest, StoredArray
 from ccagent.stores.jobstats.job_records import (
@@ -21,9 +22,7 @@ from ccagent.stores.jobstats.job_records import (
     find_shared_ids,
     store_jobs,
 )
-from ccagent.stores.jobstats.refusals import ANY_SENDER
-from ccagent.stores.jobstats.series_cache import SeriesCache
-from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats, read_namespaces
+from ccagent.stores.jobstats.series import ClusterRules, EntryFormats, SeriesCache, read_namespaces
 from ccagent.stores.jobstats.sums import sum_up
 from ccagent.stores.jobstats.target_state import decode_states, store_states
 
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import TypeVar
 
-    from ccagent.stores.jobstats.export_query import ExportRequest
-    from ccagent.stores.jobstats.partitions import TimePartitions
-    from ccagent.stores.jobstats.refusals import SenderRights
+    from ccagent.stores.jobstats.admission import SenderRights
+    from ccagent.stores.jobstats.export import ExportRequest
+    from ccagent.stores.jobstats.schema import TimePartitions
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
     from ccagent.stores.jobstats.target_state import DecodedStates
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from psycopg import sql
 
 from ccagent.stores.jobstats.operations import COLUMNS, KINDS, sums_table
-from ccagent.stores.jobstats.timescale import allow_late_rows
+from ccagent.stores.jobstats.schema import allow_late_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.stores.jobstats.operations import TargetKind
-    from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.query_request import TimeRange
+    from ccagent.stores.jobstats.schema import TimePartitions
 
 QUARTER = timedelta(minutes=15)
 _SETTLED = timedelta(minutes=1)

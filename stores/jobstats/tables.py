@@ -1,17 +1,26 @@
-"""Query results as tables, JSON and CSV."""
+"""Query results as tables, JSON and CSV, and the screen of `ccagent jobstats live`."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import os
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from ccagent.errors import CcagentError
 from ccagent.log import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from ccagent.stores.jobstats.live import LiveAnswer
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
@@ -20,6 +29,8 @@ AnswerForm = Literal["table", "json", "csv"]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _STEP = 1024.0
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def format_top(answer: TopAnswer, form: AnswerForm) -> str:
@@ -200,3 +211,58 @@ def _csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def _json(answer: object) -> str:
     return msgspec.json.format(msgspec.json.encode(answer), indent=1).decode() + "\n"
+
+
+def show_live(
+    ask: Callable[[dict[str, str]], LiveAnswer], answer: LiveAnswer, seconds: float
+) -> None:
+    """Show answers until `q` is pressed, refreshed in place.
+
+    ask: returns the next answer for changed parameters. A store that does not answer is named in
+    the last line; the answer before stays.
+    """
+    from ccagent.stores.jobstats.live import ORDERS
+
+    order, reason = ORDERS[0], ""
+    with _keys():
+        while True:
+            _draw(answer, f"q quit, s sort: {order}, every {seconds:g} s", reason)
+            deadline = time.monotonic() + seconds
+            while (left := deadline - time.monotonic()) > 0:
+                if not select.select([sys.stdin], [], [], left)[0]:
+                    continue
+                # Not through sys.stdin: it would keep further keys in its buffer.
+                key = os.read(sys.stdin.fileno(), 1)
+                if key in {b"q", b""}:
+                    return
+                if key == b"s":
+                    order = ORDERS[(ORDERS.index(order) + 1) % len(ORDERS)]
+                    break
+            try:
+                answer, reason = ask({"sort": order}), ""
+            except CcagentError as error:
+                reason = str(error)
+
+
+def _draw(answer: LiveAnswer, keys: str, reason: str) -> None:
+    width, height = shutil.get_terminal_size()
+    lines = format_live(answer).splitlines()[: height - 1]
+    foot = reason or keys
+    text = "".join(f"{line[:width]}{_CLEAR_LINE}\r\n" for line in lines)
+    sys.stdout.write(f"{_HOME}{text}{foot[:width]}{_CLEAR_REST}")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _keys() -> Generator[None]:
+    """Read keys without Enter and echo, on the terminal's other screen."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    sys.stdout.write(_ENTER)
+    try:
+        tty.setcbreak(descriptor)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()

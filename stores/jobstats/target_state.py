@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from psycopg.types.json import Jsonb
 
 from ccagent.records.line_protocol.decoding import decode_lines
-from ccagent.stores.jobstats.operations import kind_by_name
-from ccagent.stores.jobstats.refusals import (
+from ccagent.stores.jobstats.admission import (
     RecordError,
     RefusedArrayError,
     RefusedRecord,
     SenderError,
 )
+from ccagent.stores.jobstats.operations import kind_by_name
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.records.line_protocol.decoding import Line, LineError
-    from ccagent.stores.jobstats.refusals import SenderRights
+    from ccagent.stores.jobstats.admission import SenderRights
 
 _NAME = re.compile(r"lustre_(?:(?:ost|mdt)_|(?=recovery_))([a-z0-9_]{1,100})")
 _LONGEST = 255

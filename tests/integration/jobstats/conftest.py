@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ccagent.stores.jobstats.migrating import migrate
+from ccagent.stores.jobstats.schema import migrate
 from ccagent.stores.jobstats.settings import SeriesTableSettings
 from tests.support.jobstats_store import RunningJobstatsStore
 from tests.support.postgres import PostgresServer, has_timescale

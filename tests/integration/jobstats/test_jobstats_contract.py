@@ -15,10 +15,10 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from ccagent.stores.jobstats.admission import RefusedArrayError
 from ccagent.stores.jobstats.ingest import StoredArray
 from ccagent.stores.jobstats.queries import find_job
 from ccagent.stores.jobstats.query_request import parse_job
-from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 from tests.support.jobstats_store import record, zeros

@@ -14,8 +14,7 @@ import pytest
 
 from ccagent.errors import ConfigurationError
 from ccagent.stores.database import DatabaseAwayError, Migration, MigrationSet
-from ccagent.stores.jobstats.migrating import MIGRATIONS, migrate
-from ccagent.stores.jobstats.partitions import TimePartitions
+from ccagent.stores.jobstats.schema import MIGRATIONS, TimePartitions, migrate
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
 from tests.support.jobstats_store import RunningJobstatsStore, record

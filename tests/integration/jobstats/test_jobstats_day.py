@@ -15,10 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from ccagent.stores.jobstats.migrating import has_timescale
-from ccagent.stores.jobstats.partitions import TimePartitions
 from ccagent.stores.jobstats.queries import find_top
 from ccagent.stores.jobstats.query_request import TimeRange, TopRequest
+from ccagent.stores.jobstats.schema import TimePartitions, has_timescale
 from ccagent.stores.jobstats.sums import sum_up
 from tests.support.jobstats_store import RunningJobstatsStore
 from tests.support.lustre_agent import QueueingServer

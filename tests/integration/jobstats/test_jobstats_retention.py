@@ -14,10 +14,9 @@ import pytest
 
 from ccagent.config.duration import Duration
 from ccagent.stores.database import DatabaseAwayError
-from ccagent.stores.jobstats import series_cache
+from ccagent.stores.jobstats import series
 from ccagent.stores.jobstats.housekeeping import keep_house
-from ccagent.stores.jobstats.migrating import migrate
-from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
+from ccagent.stores.jobstats.schema import TimePartitions, list_partitions, migrate
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
 from tests.support.jobstats_store import record
@@ -81,7 +80,7 @@ def test_a_removed_series_is_written_again(database: str, monkeypatch: pytest.Mo
     with psycopg.connect(database) as connection:
         connection.execute("DELETE FROM metadata")  # as the retention does after an hour
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3601)
-    monkeypatch.setattr(series_cache, "time", later)
+    monkeypatch.setattr(series, "time", later)
     service.store_array(json.dumps([at(-1 / 86400, "7:1:c1")]).encode())
     assert count(database, "metadata") == 1
     service.close()

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from ccagent.stores.jobstats.partitions import drop_partitions
+from ccagent.stores.jobstats.schema import drop_partitions
 from tests.support.certificates import Authority
 from tests.support.jobstats_store import RunningJobstatsStore, record, zeros
 from tests.support.postgres import PostgresServer

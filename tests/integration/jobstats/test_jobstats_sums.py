@@ -13,10 +13,9 @@ import psycopg
 import pytest
 
 from ccagent.stores.jobstats.housekeeping import keep_house
-from ccagent.stores.jobstats.migrating import has_timescale
-from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
 from ccagent.stores.jobstats.queries import find_top
 from ccagent.stores.jobstats.query_request import TimeRange, TopRequest
+from ccagent.stores.jobstats.schema import TimePartitions, has_timescale, list_partitions
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 from ccagent.stores.jobstats.sums import sum_up

@@ -19,9 +19,9 @@ import pytest
 
 from ccagent.config.duration import Duration
 from ccagent.stores.jobstats.housekeeping import keep_house
+from ccagent.stores.jobstats.schema import apply_policies, lock_compressed_chunks
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
-from ccagent.stores.jobstats.timescale import apply_policies, lock_compressed_chunks
 from tests.integration.jobstats.test_jobstats_day import (
     LONG,
     HarderDay,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ccagent.stores.jobstats.export_query import parse_export
+from ccagent.stores.jobstats.export import parse_export
 from ccagent.stores.jobstats.live import parse_live
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_range, parse_top
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccagent.stores.jobstats.admission import RefusedArrayError, SenderRights
 from ccagent.stores.jobstats.operations import OST
 from ccagent.stores.jobstats.records import (
     RecordCheck,
+    check_array,
     check_records,
     decode_records,
     move_counters,
 )
-from ccagent.stores.jobstats.refusals import RefusedArrayError, SenderRights
-from ccagent.stores.jobstats.usual_records import check_array
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.stores.jobstats.refusals import ANY_SENDER, RefusedArrayError, SenderRights
+from ccagent.stores.jobstats.admission import ANY_SENDER, RefusedArrayError, SenderRights
 from ccagent.stores.jobstats.target_state import DecodedStates, decode_states
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.jobstats.series_ids import EntryFormats, make_series_id, read_namespaces
+from ccagent.stores.jobstats.series import EntryFormats, make_series_id, read_namespaces
 
 NAMESPACE = UUID("2e79b8a1-c4fc-45ba-9023-d16fdce6e3fe")
 
