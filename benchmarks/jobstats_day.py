@@ -7,7 +7,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ccagent.stores.jobstats.operations import MDT, OST
+from ccagent.stores.jobstats.schema import MDT, OST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

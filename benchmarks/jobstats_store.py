@@ -48,8 +48,7 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.jobstats_day import day_of_jobs
-from ccagent.stores.jobstats.operations import FIELDS, OST
-from ccagent.stores.jobstats.schema import TimePartitions, migrate
+from ccagent.stores.jobstats.schema import FIELDS, OST, TimePartitions, migrate
 from ccagent.stores.jobstats.settings import SeriesTableSettings
 from ccagent.stores.jobstats.sums import QUARTER, sum_up
 from tests.support.jobstats_store import RunningJobstatsStore, StoreAnswer

@@ -21,12 +21,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.store_server import report
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.checkpointing import Checkpointer
+from ccagent.stores.metrics.checkpoints import Checkpointer
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.store import MetricStore
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.checkpoint_files import CheckpointFormat
+    from ccagent.stores.metrics.checkpoints import CheckpointFormat
 
 NOW, STEPS = 1_800_000_000, 720
 

@@ -19,8 +19,8 @@ from ccagent.senders import describe_sender
 from ccagent.stores.database import Database, DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.embedded import EmbeddedPostgres, find_running
 from ccagent.stores.jobstats.housekeeping import keep_house
-from ccagent.stores.jobstats.operations import KINDS
 from ccagent.stores.jobstats.schema import (
+    KINDS,
     MIGRATIONS,
     TimePartitions,
     fill_migration,

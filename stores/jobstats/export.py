@@ -13,13 +13,13 @@ from psycopg import sql
 from ccagent.errors import ConfigurationError
 from ccagent.machine.interpreter import install_command
 from ccagent.service.private_files import open_private
-from ccagent.stores.jobstats.operations import COLUMNS, KINDS
 from ccagent.stores.jobstats.query_request import (
     QueryError,
     TimeRange,
     check_names,
     parse_range,
 )
+from ccagent.stores.jobstats.schema import COLUMNS, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from ccagent.stores.jobstats.operations import TargetKind
+    from ccagent.stores.jobstats.schema import TargetKind
 
 _IDENTITY = ("target", "entry_id", "job_id", "job", "user_id", "user", "nodename", "executable")
 """Columns that identify the origin of an observation. Anonymous exports omit them."""

@@ -10,8 +10,8 @@ import psycopg
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.stores.database import DatabaseAwayError, describe_error, is_transient
-from ccagent.stores.jobstats.operations import KINDS
 from ccagent.stores.jobstats.schema import (
+    KINDS,
     TimePartitions,
     apply_policies,
     drop_chunks,

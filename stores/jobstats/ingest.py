@@ -15,9 +15,8 @@ from ccagent.stores.budgets import HourlyBudget
 from ccagent.stores.database import DatabaseAwayError
 from ccagent.stores.jobstats.admission import RefusedArrayError
 from ccagent.stores.jobstats.ingest_sql import COMMON, STATEMENTS
-from ccagent.stores.jobstats.operations import COLUMNS
 from ccagent.stores.jobstats.records import check_array, move_counters
-from ccagent.stores.jobstats.schema import allow_late_rows, lock_compressed_chunks
+from ccagent.stores.jobstats.schema import COLUMNS, allow_late_rows, lock_compressed_chunks
 from ccagent.stores.jobstats.series import key_of
 from ccagent.stores.jobstats.sums import LOCK_STORING
 
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
 
     from ccagent.stores.database import Database
     from ccagent.stores.jobstats.admission import RefusedRecord, SenderRights
-    from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.records import JobstatsObservation
-    from ccagent.stores.jobstats.schema import TimePartitions
+    from ccagent.stores.jobstats.schema import TargetKind, TimePartitions
     from ccagent.stores.jobstats.series import KnownSeries, SeriesCache, SeriesKey
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 

@@ -27,12 +27,12 @@ from ccagent.stores.jobstats.late_sql import (
     NOT_DISORDERED,
     ORDER_BY_START,
 )
-from ccagent.stores.jobstats.operations import COLUMNS
+from ccagent.stores.jobstats.schema import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.stores.jobstats.operations import TargetKind
+    from ccagent.stores.jobstats.schema import TargetKind
 
 COMMON = (
     ("time_series_id", "uuid"), ("server", "text"),

@@ -15,12 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import msgspec
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import (
-    COLUMNS,
-    KINDS,
-    METADATA,
-    file_system_of,
-)
 from ccagent.stores.jobstats.queries import FILTERS, JOBS, KEYS, added, split_job
 from ccagent.stores.jobstats.query_request import (
     QueryError,
@@ -31,6 +25,12 @@ from ccagent.stores.jobstats.query_request import (
     parse_limit,
     parse_moment,
 )
+from ccagent.stores.jobstats.schema import (
+    COLUMNS,
+    KINDS,
+    METADATA,
+    file_system_of,
+)
 from ccagent.stores.jobstats.sums import find_pieces
 from ccagent.stores.jobstats.target_state import TargetState, find_states
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from ccagent.stores.jobstats.operations import TargetKind
+    from ccagent.stores.jobstats.schema import TargetKind
 
 LiveOrder = Literal["share", "bytes", "metadata", "latency"]
 ORDERS: tuple[LiveOrder, ...] = get_args(LiveOrder)

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import (
+from ccagent.stores.jobstats.query_request import QueryError
+from ccagent.stores.jobstats.schema import (
     COLUMNS,
     KINDS,
     METADATA,
     file_system_of,
     kind_by_name,
 )
-from ccagent.stores.jobstats.query_request import QueryError
 from ccagent.stores.jobstats.sums import find_pieces
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.query_request import JobRequest, TimeRange, TopGroup, TopRequest
+    from ccagent.stores.jobstats.schema import TargetKind
     from ccagent.stores.jobstats.sums import TimePiece
 
 _LONGEST_RANKED = timedelta(days=8)

@@ -22,7 +22,7 @@ from ccagent.stores.jobstats.admission import (
     RefusedRecord,
     SenderError,
 )
-from ccagent.stores.jobstats.operations import (
+from ccagent.stores.jobstats.schema import (
     COLUMNS,
     FIELDS,
     KINDS,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ccagent.stores.jobstats.admission import SenderRights
-    from ccagent.stores.jobstats.operations import TargetKind
+    from ccagent.stores.jobstats.schema import TargetKind
 
 JsonValue = int | float | str | bool | None
 JobstatsRecord = dict[str, JsonValue]

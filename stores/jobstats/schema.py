@@ -1,4 +1,4 @@
-"""The schema of the jobstats store: migrations, and parts of its tables by time.
+"""The schema of the jobstats store: columns of counters, migrations, and parts of tables by time.
 
 Parts are partitions, or chunks of TimescaleDB, which have compression, too. The store itself
 applies the retention of observations to both.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from psycopg import sql
 
 from ccagent.errors import ConfigurationError
 from ccagent.stores.database import MigrationSet
-from ccagent.stores.jobstats.operations import KINDS, sums_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,13 +24,51 @@ if TYPE_CHECKING:
     from ccagent.stores.database import Migration
     from ccagent.stores.jobstats.settings import SeriesTableSettings
 
+TargetKind = Literal["ost", "mdt"]
+"""The kind of a target, and the name of its table."""
+
+MDT = (
+    "open", "close", "mknod", "link", "unlink", "mkdir", "rmdir", "rename", "getattr", "setattr",
+    "getxattr", "setxattr", "statfs", "sync", "samedir_rename", "crossdir_rename",
+)  # fmt: skip
+OST = (
+    "read_bytes", "write_bytes", "read", "write", "setattr", "punch", "sync", "get_info",
+    "set_info", "quotactl",
+)  # fmt: skip
+
+METADATA = tuple(name for name in MDT if name not in {"samedir_rename", "crossdir_rename"})
+"""Operations of an MDT that are added up. The two left out are counted as `rename`, too."""
+
+COLUMNS: dict[TargetKind, tuple[str, ...]] = {"ost": OST, "mdt": MDT}
+"""The counter columns of the tables. Other operations are in the column `others`."""
+
+KINDS: tuple[TargetKind, ...] = ("ost", "mdt")
+
+PARTS = ("job_id", "user_id", "user", "group_id", "nodename", "executable", "process_id")
+"""Parts of an entry's id, if the sender has parsed it."""
+
+FIELDS = frozenset({
+    "time_series_id", "target", "entry_id", "timestamp", "snapshot_time", "start_time", "server",
+    "malformed", "reset", "clock_step", *PARTS,
+})  # fmt: skip
+"""The fields of a record that are not counters."""
+
+RESETS = ("start_time", "absent", "decreased", "snapshot_gap")
+
+LARGEST_COUNTER = 2**64 - 1
+
 MIGRATIONS = MigrationSet("ccagent.stores.jobstats", "migrations", 0x6A6F6273746174)
+
+_TARGET = re.compile(r"-(MDT|OST)[0-9a-fA-F]{4}$")
+_MDT_ONLY = frozenset(MDT) - {*OST, "getattr", "statfs"}
+
 _OLDEST_TIMESCALE = [2, 11]
 """The first one with UPDATE, and INSERT with a unique index, in compressed chunks."""
 
 _BOUNDS = re.compile(r"FROM \('([^']+)'\) TO \('([^']+)'\)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PARTITIONED = (*map(sums_table, KINDS), *KINDS)
+_SUMS = tuple(f"{kind}_sums" for kind in KINDS)
+_PARTITIONED = (*_SUMS, *KINDS)
 """Tables with partitions. `mdt` is last: if it has a partition, all tables have it."""
 _LIST = """
 SELECT c.relname, pg_get_expr(c.relpartbound, c.oid)
@@ -43,7 +80,7 @@ _WITHOUT_STATISTICS = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attstattarget = 0
 """
-_HYPERTABLES = (*KINDS, *map(sums_table, KINDS))
+_HYPERTABLES = (*KINDS, *_SUMS)
 _FIND_JOB = """
 SELECT job_id FROM timescaledb_information.jobs
 WHERE hypertable_name = %s AND hypertable_schema = current_schema()
@@ -55,6 +92,24 @@ SELECT chunk_schema, chunk_name FROM timescaledb_information.chunks
 WHERE hypertable_name = %s AND hypertable_schema = current_schema() AND range_end > %s
 ORDER BY range_start
 """
+
+
+def kind_by_name(target: str) -> TargetKind | None:
+    """Return the kind of a target from its name; None if the name has no kind."""
+    match = _TARGET.search(target)
+    if match is None:
+        return None
+    return "mdt" if match[1] == "MDT" else "ost"
+
+
+def file_system_of(target: str) -> str:
+    """Return the file system of a target: its name without its last part."""
+    return target.rpartition("-")[0] or target
+
+
+def kind_by_operations(fields: Iterable[str]) -> TargetKind:
+    """Return the kind of a target from the fields of a record."""
+    return "ost" if _MDT_ONLY.isdisjoint(fields) else "mdt"
 
 
 def has_timescale(connection: Connection[Any]) -> bool:

@@ -21,15 +21,15 @@ from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.hostlist import expand
 from ccagent.stores.jobstats.admission import RefusedRecord
-from ccagent.stores.jobstats.operations import PARTS, file_system_of
+from ccagent.stores.jobstats.schema import PARTS, file_system_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from psycopg import Connection
 
-    from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.records import JobstatsObservation
+    from ccagent.stores.jobstats.schema import TargetKind
     from ccagent.stores.jobstats.settings import ClusterRuleSettings
 
 MALFORMED = ""

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import COLUMNS, KINDS, sums_table
-from ccagent.stores.jobstats.schema import allow_late_rows
+from ccagent.stores.jobstats.schema import COLUMNS, KINDS, allow_late_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from psycopg import Connection
 
-    from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.query_request import TimeRange
-    from ccagent.stores.jobstats.schema import TimePartitions
+    from ccagent.stores.jobstats.schema import TargetKind, TimePartitions
 
 QUARTER = timedelta(minutes=15)
 _SETTLED = timedelta(minutes=1)
@@ -324,7 +322,7 @@ def _sum_one(
                 partitions.ensure(connection, [end])
             else:
                 for kind in KINDS:
-                    allow_late_rows(connection, sums_table(kind), end)
+                    allow_late_rows(connection, f"{kind}_sums", end)
         _write_sums(connection, part.table, whole.table, end, whole.length)
         valid = sql.Identifier(whole.valid)
         if not part.table:

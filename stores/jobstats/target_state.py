@@ -15,7 +15,7 @@ from ccagent.stores.jobstats.admission import (
     RefusedRecord,
     SenderError,
 )
-from ccagent.stores.jobstats.operations import kind_by_name
+from ccagent.stores.jobstats.schema import kind_by_name
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ccagent.service.private_files import open_private_at
-from ccagent.stores.metrics.catalogue import MetricCatalogue
-from ccagent.stores.metrics.checkpoint_files import open_folder
-from ccagent.stores.metrics.line_keys import LAST_SECOND, file_name
+from ccagent.stores.metrics.checkpoints import open_folder
+from ccagent.stores.metrics.line_keys import LAST_SECOND, MetricCatalogue, file_name
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.store import MetricStore
 

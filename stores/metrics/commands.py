@@ -136,8 +136,8 @@ def _settings(
 ) -> StoreSettings:
     from ccagent import log
     from ccagent.config.duration import Duration
-    from ccagent.stores.metrics.catalogue import WILDCARD
     from ccagent.stores.metrics.checking import read_settings
+    from ccagent.stores.metrics.line_keys import WILDCARD
     from ccagent.stores.metrics.settings import StoredMetricSettings
 
     log.configure(verbose)

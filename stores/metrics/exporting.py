@@ -12,7 +12,7 @@ from ccagent.log import logger, printable
 from ccagent.records.line_protocol.encoding import encode_number, encode_tags
 from ccagent.service.lock import Lock
 from ccagent.service.private_files import open_private
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_slices
+from ccagent.stores.metrics.checkpoints import read_checkpoints, write_slices
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.settings import log_directory
 from ccagent.stores.metrics.store import MetricStore
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Literal
 
-    from ccagent.stores.metrics.checkpoint_files import CheckpointFormat
+    from ccagent.stores.metrics.checkpoints import CheckpointFormat
     from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.settings import StoreSettings
 

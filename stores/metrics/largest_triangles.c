@@ -1,6 +1,6 @@
 /* Resampling of time series by largest triangles: the choice of a value for each bucket.
 
-   resampling.py has the same function in Python, and its docstring is the contract. That one is used
+   query.py has the same function in Python, and its docstring is the contract. That one is used
    where this module is not built, and takes 20 times as long. Both add and multiply in the same
    order, so they choose the same values. The GIL is held: a million values take about 4 ms. */
 

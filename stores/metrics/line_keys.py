@@ -1,4 +1,4 @@
-"""Paths and times from the text of lines, and file names for the names of levels.
+"""Keys of lines: paths, times, file names of levels, and the metrics that a store accepts.
 
 Some tags distinguish series of one level: mounts of a job, parts of an energy. ClusterCockpit's
 store ignores them, and the last of several values wins. Here they name a separate level, as `stype`
@@ -8,7 +8,7 @@ and `stype-id` do: `mountpoint=/home,fstype=nfs` is the level `mountpoint` `/hom
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from ccagent.log import printable
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.groups import Path
 
-
 LONGEST_NAME = 255
 _MOST_BYTES = 12
 """Maximum bytes of a percent-encoded character: four bytes of UTF-8, three characters each."""
 _PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%\\")
+Aggregation = Literal["sum", "avg"]
+
+WILDCARD = "*"
+"""The name for all metrics that are not listed."""
 
 
 def file_name(name: str) -> str:
@@ -175,3 +178,37 @@ def _shorten(name: str) -> str:
             break
         end += 1
     return f"{name[:end]}~{digest}"
+
+
+class StoredMetric(NamedTuple):
+    """Configuration of a metric. frequency: seconds from one value to the next.
+
+    tags: tags that distinguish series of one level; None: the tags of ccagent's agents.
+    """
+
+    frequency: int
+    aggregation: Aggregation | None
+    tags: tuple[str, ...] | None = None
+
+
+class MetricCatalogue:
+    """The configured metrics by name. With `*` the catalogue contains every name."""
+
+    def __init__(self, metrics: Mapping[str, StoredMetric]) -> None:
+        self._metrics = {name: one for name, one in metrics.items() if name != WILDCARD}
+        self._other = metrics.get(WILDCARD)
+
+    def get(self, name: str) -> StoredMetric | None:
+        """Return the configuration of a metric; None if the store does not accept it."""
+        return self._metrics.get(name, self._other)
+
+    def part_tags(self, name: str) -> tuple[str, ...]:
+        """Return the tags that distinguish series of a metric at one level."""
+        known = self.get(name)
+        if known is None or known.tags is None:
+            return known_part_tags(name)
+        return known.tags
+
+    def is_listed(self, name: str) -> bool:
+        """Return whether a metric is configured by name, not by `*`."""
+        return name in self._metrics

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.catalogue import StoredMetric
     from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.line_keys import StoredMetric
 
 
 class UnreadableSeriesError(CcagentError):

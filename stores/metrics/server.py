@@ -17,8 +17,7 @@ from ccagent.service.lock import Lock
 from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.archiving import ArchiveQueries
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints
-from ccagent.stores.metrics.checkpointing import Checkpointer
+from ccagent.stores.metrics.checkpoints import Checkpointer, read_checkpoints
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper, find_used_nodes
 from ccagent.stores.metrics.ingest import LineIngest

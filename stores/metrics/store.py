@@ -14,8 +14,8 @@ from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries, StoreLevel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ccagent.stores.metrics.catalogue import MetricCatalogue
     from ccagent.stores.metrics.groups import Path
+    from ccagent.stores.metrics.line_keys import MetricCatalogue
 
 
 _MOST_NAMED = 5

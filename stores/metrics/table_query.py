@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.catalogue import StoredMetric
     from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.line_keys import StoredMetric
     from ccagent.stores.metrics.query import QueryLimits
     from ccagent.stores.metrics.query_request import TableRequest
     from ccagent.stores.metrics.store import MetricStore

@@ -25,7 +25,7 @@ from ccagent.stores.metrics.store import MetricStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ccagent.stores.metrics.catalogue import MetricCatalogue
+    from ccagent.stores.metrics.line_keys import MetricCatalogue
 
 _SECONDS = 60.0
 """Time limit of a connection attempt, and of each whole response."""

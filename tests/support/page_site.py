@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ccagent.records.line_protocol.decoding import Line
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_table import JobTable
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier

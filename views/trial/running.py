@@ -20,7 +20,7 @@ from ccagent.config.duration import Duration
 from ccagent.log import logger
 from ccagent.machine.interpreter import python
 from ccagent.machine.node import Node
-from ccagent.stores.metrics.catalogue import WILDCARD
+from ccagent.stores.metrics.line_keys import WILDCARD
 from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings, check_settings
 from ccagent.views.web.addresses import node_link

@@ -11,7 +11,7 @@ import msgspec
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.stores.metrics.query_request import BadRequestError, parameter
-from ccagent.stores.metrics.usage.factors import HOUR, FactorSeries, read_factor_file
+from ccagent.stores.metrics.usage.factors import HOUR, FactorSeries, fetch_factors, read_factor_file
 from ccagent.stores.metrics.usage.job_energy import read_coverage, read_job_use
 from ccagent.stores.metrics.usage.table import (
     KEYS,
@@ -26,8 +26,8 @@ from ccagent.stores.metrics.usage.table import (
 
 if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import StoredJob
+    from ccagent.stores.metrics.settings import UsageSettings
     from ccagent.stores.metrics.store import MetricStore
-    from ccagent.stores.metrics.usage.settings import UsageSettings
     from ccagent.stores.metrics.usage.table import UsageTable
 
 _DEFAULT = 30 * 86400
@@ -54,8 +54,6 @@ class UsageKeeper:
         self._read_file()
         if not self.settings.source:
             return
-        from ccagent.stores.metrics.usage.sources import fetch_factors
-
         try:
             found = await asyncio.to_thread(fetch_factors, self.settings)
             self.table.keep_factors(self._key, found.hours)

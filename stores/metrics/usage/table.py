@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ccagent.stores.metrics.job_table import StoredJob
+    from ccagent.stores.metrics.settings import UsageSettings
     from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
-    from ccagent.stores.metrics.usage.settings import UsageSettings
 
 JOULES_PER_KWH = 3.6e6
 

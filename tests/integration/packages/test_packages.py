@@ -400,7 +400,7 @@ COMPILED = """
 import sys
 sys.path[:0] = ["/usr/lib/ccagent", "/usr/lib/ccagent-store"]
 from ccagent.stores.metrics.known_keys import make_scanner
-from ccagent.stores.metrics.resampling import choose
+from ccagent.stores.metrics.query import choose
 print(type(make_scanner()).__name__, choose.__module__.rpartition(".")[2])
 """
 

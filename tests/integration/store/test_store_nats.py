@@ -12,9 +12,9 @@ import pytest
 from ccagent.net import nats_thread
 from ccagent.net.nats_session import NatsSession
 from ccagent.stores.metrics import nats_receiver
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.nats_receiver import NatsReceiver
 from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
 from ccagent.stores.metrics.store import MetricStore

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.stores.jobstats.admission import RefusedArrayError, SenderRights
-from ccagent.stores.jobstats.operations import OST
 from ccagent.stores.jobstats.records import (
     RecordCheck,
     check_array,
@@ -21,6 +20,7 @@ from ccagent.stores.jobstats.records import (
     decode_records,
     move_counters,
 )
+from ccagent.stores.jobstats.schema import OST
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.jobstats.operations import COLUMNS, KINDS
-from ccagent.stores.jobstats.schema import MIGRATIONS, fill_migration, has_timescale
+from ccagent.stores.jobstats.schema import COLUMNS, KINDS, MIGRATIONS, fill_migration, has_timescale
 from ccagent.stores.jobstats.settings import SeriesTableSettings
 
 SETTINGS = SeriesTableSettings()

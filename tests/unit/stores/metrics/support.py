@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ccagent.stores.metrics.api import ROUTES, StoreApi
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.checkpoint_files import CheckpointFormat, write_slices
+from ccagent.stores.metrics.checkpoints import CheckpointFormat, write_slices
 from ccagent.stores.metrics.groups import StoreLevel
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEnvelope, JobEvents
 from ccagent.stores.metrics.known_keys import PureScanner, make_scanner
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import parse_request
 from ccagent.stores.metrics.responses import StoreResponse

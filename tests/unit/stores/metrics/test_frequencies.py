@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints
+from ccagent.stores.metrics.checkpoints import read_checkpoints
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import WriteAheadLog
 from ccagent.stores.metrics.store import MetricStore

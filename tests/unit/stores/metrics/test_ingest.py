@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints
+from ccagent.stores.metrics.checkpoints import read_checkpoints
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics.support import (

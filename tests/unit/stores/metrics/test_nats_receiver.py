@@ -10,9 +10,9 @@ import pytest
 
 from ccagent.errors import ConfigurationError
 from ccagent.net.nats_login import NatsLogin, name_server, split_nats_servers
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.nats_receiver import NatsReceiver, read_client
 from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
 from ccagent.stores.metrics.store import MetricStore

@@ -17,11 +17,18 @@ from ccagent.stores.metrics.archive_reader import (
     read_archive,
 )
 from ccagent.stores.metrics.archive_writer import split_scope
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints
+from ccagent.stores.metrics.checkpoints import read_checkpoints
 from ccagent.stores.metrics.exporting import level_tags
 from ccagent.stores.metrics.ingest import LineIngest
-from ccagent.stores.metrics.line_keys import MOUNT, file_name, level_path, part_name, read_part
+from ccagent.stores.metrics.line_keys import (
+    MOUNT,
+    MetricCatalogue,
+    StoredMetric,
+    file_name,
+    level_path,
+    part_name,
+    read_part,
+)
 from ccagent.stores.metrics.series_limits import PartLimits
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings
 from ccagent.stores.metrics.store import MetricStore

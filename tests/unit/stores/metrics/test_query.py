@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 
 from ccagent.stores.metrics.blocks import CAPACITY
 from ccagent.stores.metrics.groups import StoredSeries
-from ccagent.stores.metrics.query import QueryLimits, rounded
+from ccagent.stores.metrics.query import QueryLimits, choose_values, find_choice, resample, rounded
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from ccagent.stores.metrics.reading import SeriesValues, read_all, read_series
-from ccagent.stores.metrics.resampling import choose_values, find_choice, resample
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics.support import METRICS, NOW, ask, new_store
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.resampling import Choice
+    from ccagent.stores.metrics.query import Choice
 
 BEGIN = NOW - NOW % 60
 LOAD = {"metric": "load", "host": "n1"}
@@ -293,7 +292,7 @@ def lttb(data: list[float], step: int) -> list[float]:
 def test_resampling_follows_the_rule(
     step: int, gaps: int, choice: Choice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ccagent.stores.metrics.resampling.choose", choice)
+    monkeypatch.setattr("ccagent.stores.metrics.query.choose", choice)
     generator = np.random.default_rng(step)
     rows = generator.random((3, 1000)).round(4)
     rows[:, generator.integers(1, 999, gaps)] = np.nan

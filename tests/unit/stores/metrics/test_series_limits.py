@@ -10,11 +10,11 @@ import pytest
 
 from ccagent.machine.node import Node
 from ccagent.stores.metrics.api import StoreApi
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checking import printable_lines
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.own_metrics import _format, _ingested
 from ccagent.stores.metrics.series_limits import MemoryPlan, SeriesLimits, plan_memory
 from ccagent.stores.metrics.store import MetricStore

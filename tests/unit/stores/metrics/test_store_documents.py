@@ -18,8 +18,8 @@ from ccagent.stores.metrics.settings import (
     StoreSettings,
     StoreTlsSettings,
     SubscriptionSettings,
+    UsageSettings,
 )
-from ccagent.stores.metrics.usage.settings import UsageSettings
 from tests.support.documents import blocks
 from tests.support.paths import ROOT
 

@@ -14,9 +14,9 @@ import pytest
 from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.job_table import WaitingJob
 from ccagent.stores.metrics.page_settings import WebSettings
+from ccagent.stores.metrics.settings import UsageSettings
 from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
 from ccagent.stores.metrics.usage.keeper import UsageKeeper
-from ccagent.stores.metrics.usage.settings import UsageSettings
 from ccagent.views.web.pages.filters import RANGES, NumberRange
 from tests.support.page_site import PageSite, token
 from tests.unit.views.web.test_application import (

@@ -10,9 +10,9 @@ import pytest
 
 from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.job_table import StoredJob
+from ccagent.stores.metrics.settings import UsageSettings
 from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
 from ccagent.stores.metrics.usage.keeper import UsageKeeper
-from ccagent.stores.metrics.usage.settings import UsageSettings
 from tests.support.page_site import PageSite, token
 
 KWH = 3.6e6

@@ -12,19 +12,19 @@ import pytest
 
 from ccagent.records.line_protocol.encoding import encode_tags
 from ccagent.stores.metrics.api import ROUTES, StoreApi
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.job_queries import FootprintKeeper
 from ccagent.stores.metrics.job_table import JobTable, StoredJob
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.responses import StoreResponse
+from ccagent.stores.metrics.settings import UsageSettings
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.stores.metrics.usage.factors import Factors
 from ccagent.stores.metrics.usage.job_energy import end_of_values, read_job_use
 from ccagent.stores.metrics.usage.keeper import UsageKeeper
-from ccagent.stores.metrics.usage.settings import UsageSettings
 from tests.support.page_site import public_key
 
 NOW = 1_800_000_000

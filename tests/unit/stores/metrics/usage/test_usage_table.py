@@ -17,8 +17,8 @@ import pytest
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.job_table import StoredJob
+from ccagent.stores.metrics.settings import UsageSettings
 from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
-from ccagent.stores.metrics.usage.settings import UsageSettings
 from ccagent.stores.metrics.usage.table import UsageQuery, UsageSum, UsageTable, open_usage
 from tests.support.effort import IS_NIGHTLY
 

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
+from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.views.web.data.buckets import make_grid
 from ccagent.views.web.data.nodes import (
