@@ -1,14 +1,20 @@
-"""Retention, limits of memory and disk, and the nodes of running jobs, which are kept longer."""
+"""Retention, limits of memory and disk, the archive, and nodes of running jobs, kept longer.
+
+A separate program archives a segment of the log as Parquet: the store loads no Parquet library.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
-from ccagent.stores.metrics.archiving import SegmentArchive
+from ccagent.stores.process import run_program
 
 if TYPE_CHECKING:
     from ccagent.stores.metrics.log_writer import Segment, WriteAheadLog
@@ -23,6 +29,56 @@ _PARTS = (75, 50, 25)
 
 _ARCHIVED_FROM = 0.8
 """Share of the disk cap from which on the oldest segments are archived."""
+
+_WRITE_SECONDS = 600.0
+"""Maximum duration for a segment. During this time the log may exceed its cap."""
+
+_AGAIN_AFTER = 60.0
+"""Seconds until a failed segment is tried again."""
+
+_ASK_SECONDS = 10.0
+_LARGEST = 64 << 20
+
+
+class SegmentArchive:
+    """Archives one segment at a time, and records the archived segments.
+
+    directory: empty without an archive; then every segment counts as archived.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._archived: set[str] = set()
+        self._failed: dict[str, float] = {}
+        self._turn = asyncio.Lock()
+
+    async def add(self, segment: Segment) -> bool:
+        """Archive a segment. Return whether it may be deleted."""
+        async with self._turn:
+            if not self.directory or segment.path in self._archived:
+                return True
+            if not await asyncio.to_thread(os.path.exists, segment.path):
+                logger.error("log %s was removed before it was archived", segment.path)
+                return True
+            if monotonic() < self._failed.get(segment.path, 0.0):
+                return False
+            try:
+                arguments = segment.path, self.directory, str(segment.newest)
+                await run_program("archive_writer", *arguments, seconds=_WRITE_SECONDS)
+            except (OSError, ProgramError, TimeoutError) as error:
+                self._failed[segment.path] = monotonic() + _AGAIN_AFTER
+                reason = str(error) or "time limit exceeded"
+                logger.error(
+                    "archive %s: %s: %s; retrying later", self.directory, segment.path, reason
+                )
+                return False
+            self._archived.add(segment.path)
+            return True
+
+    def forget(self, segment: Segment) -> None:
+        """Forget a deleted segment."""
+        self._archived.discard(segment.path)
+        self._failed.pop(segment.path, None)
 
 
 class Housekeeper:
@@ -154,10 +210,6 @@ class Housekeeper:
         return True
 
 
-_SECONDS = 10.0
-_LARGEST = 64 << 20
-
-
 def find_used_nodes(url: str, time: int) -> frozenset[tuple[str, str]] | None:
     """Return cluster and name of each node with a running job that started before a time.
 
@@ -176,7 +228,7 @@ def find_used_nodes(url: str, time: int) -> frozenset[tuple[str, str]] | None:
     try:
         target = split_url(place)
         context = ssl.create_default_context() if target.scheme == "https" else None
-        connection = HttpConnection(server_of_url(target), context, _SECONDS, largest=_LARGEST)
+        connection = HttpConnection(server_of_url(target), context, _ASK_SECONDS, largest=_LARGEST)
         try:
             answer = connection.get(f"{target.path}?{target.query}", {})
         except HTTP_ERRORS as error:

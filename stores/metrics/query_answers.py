@@ -10,7 +10,14 @@ import msgspec
 import numpy as np
 
 from ccagent.errors import CcagentError, UnparsableError
-from ccagent.log import logger
+from ccagent.log import logger, printable
+from ccagent.stores.metrics.archive_reader import ArchiveAnswer, ArchivedValues, ArchiveRequest
+from ccagent.stores.metrics.checkpoint_levels import (
+    CheckpointLevel,
+    collect_level,
+    make_series,
+    restore_level,
+)
 from ccagent.stores.metrics.job_queries import (
     OthersJobError,
     OwnJobs,
@@ -28,26 +35,37 @@ from ccagent.stores.metrics.query_request import (
     parse_table_request,
 )
 from ccagent.stores.metrics.responses import StoreResponse, begun, fail
+from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.table_arrow import ArrowRow, ArrowTable
 from ccagent.stores.metrics.table_query import ARROW_KIND, FORMS, find_rows, table_parts
 from ccagent.stores.process import run_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
     from typing import Any
 
     from ccagent.stores.metrics.groups import Path, StoredSeries, StoreLevel
     from ccagent.stores.metrics.job_table import JobTable
     from ccagent.stores.metrics.query import QueryLimits
     from ccagent.stores.metrics.query_request import QueryRequest, TableRequest
-    from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.table_query import TableRow
 
+
+TABLES = b"version=2"
+"""The query string of tables. cc-backend sends `version=v2`, which has no meaning."""
 
 _MOST_MISSING = 5
 _MOST_NODES, _MOST_METRICS = 100_000, 10_000
 _CHECKS_AT_ONCE = 2000
 """Number of checked metrics before the event loop gets control again."""
+
+_TABLES_AT_ONCE = 2
+_ARROW_SECONDS = 60.0
+_READS_AT_ONCE = 2
+_READ_SECONDS = 30.0
+_SERIES_AT_ONCE = 100
+_LONGEST_GAP = 10**7
+"""Maximum number of steps between the first and the last value of a series."""
 
 
 class HealthRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,13 +150,6 @@ def _is_old(series: StoredSeries, now: int) -> bool:
     return now - end > _MOST_MISSING * group.frequency
 
 
-TABLES = b"version=2"
-"""The query string of tables. cc-backend sends `version=v2`, which has no meaning."""
-
-_TABLES_AT_ONCE = 2
-_SECONDS = 60.0
-
-
 class ValueSource(Protocol):
     """Values outside memory. Each method returns a store with the values of a request.
 
@@ -160,6 +171,97 @@ class ValueSource(Protocol):
     async def read_health(self, request: HealthRequest) -> MetricStore | None:
         """Return the newest values; None if they are in memory."""
         ...
+
+
+class ArchiveQueries:
+    """Reads archived values with the program `archive_reader`."""
+
+    def __init__(self, store: MetricStore, directory: str, retention: int, most: int) -> None:
+        """Set the parts. retention: in s. most: maximum number of values of a request."""
+        self._store = store
+        self._directory = directory
+        self._retention = retention
+        self._most = most
+        self._turns = asyncio.Semaphore(_READS_AT_ONCE)
+
+    def is_wanted(self, start: int, end: int) -> bool:
+        """Return whether a range starts before the values in memory."""
+        return start < min(end, int(self._store.now()) - self._retention)
+
+    async def read_queries(self, request: QueryRequest) -> MetricStore:
+        """Return a store with the values of a request. Raise the exceptions of `_read`."""
+        queries = request.queries or []
+        hosts = set[str]() if request.for_all_nodes else {query.host for query in queries}
+        metrics = {query.metric for query in queries} | set(request.for_all_nodes or ())
+        return await self._read(request.cluster, request.start, request.end, hosts, metrics)
+
+    async def read_table(self, request: TableRequest) -> MetricStore:
+        """Return a store with the values of a version 2 request. Raise as `read_queries`."""
+        hosts = request.hosts or ()
+        return await self._read(request.cluster, request.start, request.end, hosts, request.metrics)
+
+    async def read_health(self, request: HealthRequest) -> MetricStore | None:
+        """Return None, because the newest values are in memory."""
+        del request
+        return None
+
+    async def _read(
+        self, cluster: str, start: int, end: int, hosts: Iterable[str], metrics: Iterable[str]
+    ) -> MetricStore:
+        """Return a store with archived values, overwritten by the values in memory.
+
+        Raise BadRequestError, ProgramError, OSError, ValueError, TimeoutError.
+        """
+        most = self._most
+        wanted = ArchiveRequest(cluster, start, end, sorted(hosts), sorted(metrics), most)
+        text = msgspec.msgpack.encode(wanted)
+        async with self._turns:
+            found = await run_program(
+                "archive_reader", self._directory, text=text, seconds=_READ_SECONDS
+            )
+            archived = msgspec.msgpack.decode(found, type=ArchiveAnswer)
+            if archived.is_too_large:
+                raise BadRequestError(
+                    f"the archive has more than {most} values of these series; request less"
+                )
+            for one in archived.damaged:
+                logger.error("archive %s; its values are missing", printable(one))
+            return await self._combine(wanted, archived.series)
+
+    async def _combine(
+        self, request: ArchiveRequest, archived: list[ArchivedValues]
+    ) -> MetricStore:
+        """Merge archived values with values in memory. Yield to the event loop in between."""
+        store = MetricStore(self._store.catalogue, self._store.now)
+        for number, one in enumerate(archived):
+            _restore(store, request.cluster, one)
+            if number % _SERIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        cluster = self._store.root.children.get(request.cluster)
+        nodes = dict(cluster.children) if cluster is not None else {}
+        metrics = frozenset(request.metrics)
+        for host in request.hosts or nodes:
+            if host in nodes:
+                kept = collect_level(nodes[host], request.start, request.end, metrics)
+                restore_level(store, (request.cluster, host), kept)
+                await asyncio.sleep(0)
+        return store
+
+
+def _restore(store: MetricStore, cluster: str, one: ArchivedValues) -> None:
+    """Add the values of an archived series. Skip series that no store can have written."""
+    times, values = np.frombuffer(one.times, np.int64), np.frombuffer(one.values, np.float32)
+    first = int(times.min())
+    if one.frequency <= 0 or int(times.max()) - first > one.frequency * _LONGEST_GAP:
+        return
+    row = np.full((int(times.max()) - first) // one.frequency + 1, np.nan)
+    row[(times - first) // one.frequency] = values
+    level = top = CheckpointLevel()
+    for name in one.levels:
+        level.children[name] = CheckpointLevel()
+        level = level.children[name]
+    level.series[one.metric] = make_series(one.frequency, first, row)
+    restore_level(store, (cluster, one.host), top)
 
 
 class QueryAnswers:
@@ -270,7 +372,7 @@ class QueryAnswers:
             ],
         )
         text = msgspec.msgpack.encode(table)
-        found = await run_program("table_arrow", text=text, seconds=_SECONDS)
+        found = await run_program("table_arrow", text=text, seconds=_ARROW_SECONDS)
         return StoreResponse(200, found, ARROW_KIND)
 
 

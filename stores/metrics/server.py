@@ -16,7 +16,6 @@ from ccagent.registry import store_with_pages_class
 from ccagent.service.lock import Lock
 from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
-from ccagent.stores.metrics.archiving import ArchiveQueries
 from ccagent.stores.metrics.checkpoints import Checkpointer, read_checkpoints
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper, find_used_nodes
@@ -28,6 +27,7 @@ from ccagent.stores.metrics.listening import ListeningServer, open_jobs
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, largest_segment
 from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
+from ccagent.stores.metrics.query_answers import ArchiveQueries
 from ccagent.stores.metrics.settings import log_directory
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.usage.keeper import UsageKeeper
