@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, structs
@@ -12,7 +11,7 @@ from ccagent.config.duration import Duration, parse_size
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, UnparsableError
 from ccagent.machine.hostlist import expand
-from ccagent.stores.metrics.settings import StoreTlsSettings, split_address
+from ccagent.stores.metrics.settings import StoreTlsSettings, parse_toml, read_text, split_address
 
 _LONGEST = 36500 * 86400.0
 """A hundred years. Later times can't be computed."""
@@ -183,15 +182,7 @@ def read_jobstats_settings(path: str | None, changes: dict[str, Any]) -> Jobstat
     """
     settings = JobstatsStoreSettings()
     if path is not None:
-        try:
-            with open(path, "rb") as file:
-                table: dict[str, Any] = tomllib.load(file)
-        except OSError as error:
-            raise ConfigurationError(f"{path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigurationError(f"{path}: not text in UTF-8") from None
-        except (ValueError, RecursionError) as error:  # invalid, a number too long, nested too deep
-            raise ConfigurationError(f"{path}: {error}") from None
+        table = parse_toml(read_text(path), path)
         settings = convert(table, JobstatsStoreSettings, "", place=path)
     # --data replaces a `database` of the file, and --database its `data`.
     if changes.keys() & {"data", "database"}:

@@ -8,7 +8,6 @@ import os
 import re
 import ssl
 import time
-import tomllib
 from http.client import responses
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,13 @@ from ccagent.log import printable
 from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
 from ccagent.net.tls import make_unverified_context
 from ccagent.net.urls import Server
-from ccagent.stores.metrics.settings import StoreSettings, check_settings, split_address
+from ccagent.stores.metrics.settings import (
+    StoreSettings,
+    check_settings,
+    parse_toml,
+    read_text,
+    split_address,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,20 +259,10 @@ def read_settings(path: str | None, changes: dict[str, Any] | None = None) -> St
 
 
 def _read_file(path: str) -> StoreSettings:
-    try:
-        with open(path, "rb") as file:
-            text = file.read().decode()
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: not text in UTF-8") from error
+    text = read_text(path)
     if text.lstrip().startswith("{"):
         return convert_reference(text, path)
-    try:
-        table: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-    return convert(table, StoreSettings, "", place=path)
+    return convert(parse_toml(text, path), StoreSettings, "", place=path)
 
 
 _ANSWER_SECONDS = 5.0

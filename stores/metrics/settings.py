@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Annotated, Literal
+import tomllib
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field, structs
 
@@ -369,6 +370,25 @@ def _find_contradictions(settings: StoreSettings) -> list[str]:
     if not settings.data and settings.engine == "memory":
         problems.append("data: required as directory of the log; or --data DIR")
     return problems
+
+
+def read_text(path: str) -> str:
+    """Return the text of a configuration. Raise ConfigurationError."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not text in UTF-8") from error
+
+
+def parse_toml(text: str, place: str) -> dict[str, Any]:
+    """Return the table of a TOML text. Raise ConfigurationError."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # invalid, a number too long, nested too deep
+        raise ConfigurationError(f"{place}: {error}") from error
 
 
 def split_address(text: str) -> tuple[str, int]:

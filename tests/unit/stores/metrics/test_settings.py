@@ -19,6 +19,8 @@ NATS = '[nats]\nurl = "nats://h"\n[[nats.subscriptions]]\n'
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        (f"retention = {'9' * 5000}", "store.toml: Exceeds the limit"),
+        (f"metrics = {'[' * 5000}", "store.toml: maximum recursion depth exceeded"),
         ('listen = ""', "listen: '' is not ADDRESS:PORT"),
         ('retention = "0s"', "retention: expected at least 1s"),
         ('[checkpoints]\ninterval = "0s"', "checkpoints.interval: expected at least 1s"),
