@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psycopg
 
-from ccagent.errors import ConfigurationError, LockedError
+from ccagent.errors import ConfigurationError, LockedError, NotHereError
 from ccagent.log import printable
-from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
-from ccagent.net.tls import make_unverified_context
-from ccagent.net.urls import Server
 from ccagent.senders import describe_sender
 from ccagent.stores.database import Database, DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.embedded import EmbeddedPostgres, find_running
@@ -29,7 +26,7 @@ from ccagent.stores.jobstats.schema import (
     migrate,
     pending_migrations,
 )
-from ccagent.stores.metrics.settings import split_address
+from ccagent.stores.metrics.checking import ask_store
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 
 _START_WITHIN = 120.0
-_SECONDS = 5.0
-_LARGEST = 1 << 20
 
 
 @contextlib.contextmanager
@@ -152,18 +147,10 @@ def _describe_database(
 
 def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
     """Return the counters of the running store as lines, and whether it responds."""
-    host, port = split_address(settings.listen)
-    context = make_unverified_context() if settings.tls.certificate else None
-    connection = HttpConnection(
-        Server(host or "localhost", port), context, _SECONDS, largest=_LARGEST
-    )
     try:
-        answer = connection.get("/status", {})
-    except HTTP_ERRORS as error:
-        reason = connection.explain(error)
-        return [f"store         no store answers at {settings.listen}: {reason}"], False
-    finally:
-        connection.close()
+        answer = ask_store(settings.listen, settings.tls, "/status")
+    except NotHereError as error:
+        return [f"store         {error}"], False
     if answer.status == 401:
         return [f"store         runs at {settings.listen}; its numbers need a token"], True
     try:

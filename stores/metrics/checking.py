@@ -17,13 +17,14 @@ from msgspec import structs
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.config.settings import as_list, as_table
-from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.errors import CcagentError, ConfigurationError, NotHereError
 from ccagent.log import printable
-from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
+from ccagent.net.http_client import HTTP_ERRORS, HttpAnswer, HttpConnection
 from ccagent.net.tls import make_unverified_context
 from ccagent.net.urls import Server
 from ccagent.stores.metrics.settings import (
     StoreSettings,
+    StoreTlsSettings,
     check_settings,
     parse_toml,
     read_text,
@@ -32,6 +33,9 @@ from ccagent.stores.metrics.settings import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_ANSWER_SECONDS = 5.0
+_LARGEST = 1 << 20
 
 
 def find_problems(settings: StoreSettings) -> list[str]:
@@ -265,22 +269,27 @@ def _read_file(path: str) -> StoreSettings:
     return convert(parse_toml(text, path), StoreSettings, "", place=path)
 
 
-_ANSWER_SECONDS = 5.0
-_LARGEST = 1 << 20
+def ask_store(listen: str, tls: StoreTlsSettings, path: str) -> HttpAnswer:
+    """Return the answer of the store that runs at an address. Raise NotHereError."""
+    host, port = split_address(listen)
+    context = make_unverified_context() if tls.certificate else None
+    server = Server(host or "localhost", port)
+    connection = HttpConnection(server, context, _ANSWER_SECONDS, largest=_LARGEST)
+    try:
+        return connection.get(path, {})
+    except HTTP_ERRORS as error:
+        reason = connection.explain(error)
+        raise NotHereError(f"no store answers at {listen}: {reason}") from error
+    finally:
+        connection.close()
 
 
 def read_status(settings: StoreSettings) -> tuple[str, bool]:
     """Return a table of the store's metrics, and whether a store answers."""
-    host, port = split_address(settings.listen)
-    context = make_unverified_context() if settings.tls.certificate else None
-    server = Server(host or "localhost", port)
-    connection = HttpConnection(server, context, _ANSWER_SECONDS, largest=_LARGEST)
     try:
-        answer = connection.get("/metrics", {})
-    except HTTP_ERRORS as error:
-        return f"no store answers at {settings.listen}: {connection.explain(error)}\n", False
-    finally:
-        connection.close()
+        answer = ask_store(settings.listen, settings.tls, "/metrics")
+    except NotHereError as error:
+        return f"{error}\n", False
     if answer.status == 401:
         return f"a store runs at {settings.listen}; its numbers need a token\n", True
     if answer.status != 200:
