@@ -13,6 +13,7 @@ from ccagent.records.line_protocol.encoding import encode_number, encode_tags
 from ccagent.service.lock import Lock
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.checkpoints import read_checkpoints, write_slices
+from ccagent.stores.metrics.line_keys import level_tags
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.settings import log_directory
 from ccagent.stores.metrics.store import MetricStore
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.checkpoints import CheckpointFormat
     from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.settings import StoreSettings
-
-_KINDS = ("socket", "memoryDomain", "core", "hwthread", "accelerator", "die", "llc")
-_TAGS = (("type", "type-id"), ("stype", "stype-id"))
 
 
 def export_values(
@@ -104,16 +102,3 @@ def _encode_metric(name: str) -> str:
     if not name or name.startswith("#") or name.endswith("\\") or not name.isprintable():
         raise EncodingError("not a valid name in line protocol")
     return name.replace(",", "\\,").replace(" ", "\\ ")
-
-
-def level_tags(path: tuple[str, ...]) -> dict[str, str]:
-    """Return the tags of a level."""
-    cluster, node, *parts = path
-    tags = {"cluster": cluster, "hostname": node, "type": "node"}
-    for part, (kind, number) in zip(parts, _TAGS, strict=False):
-        name = next((one for one in _KINDS if part.startswith(one)), None)
-        if name is None or len(part) == len(name):
-            tags |= {number: part}
-        else:
-            tags |= {kind: name, number: part[len(name) :]}
-    return tags

@@ -18,11 +18,11 @@ from ccagent.service.private_directories import make_directory
 from ccagent.stores.budgets import format_label
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import EngineCommit
-from ccagent.stores.metrics.exporting import level_tags
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
 from ccagent.stores.metrics.job_table import JOBS_KEPT, TABLE_ERRORS, find_ended_jobs
+from ccagent.stores.metrics.line_keys import level_tags
 from ccagent.stores.metrics.listening import ListeningServer, open_jobs
 from ccagent.stores.metrics.own_metrics import describe_gateway
 from ccagent.stores.metrics.responses import StoreResponse, fail

@@ -18,14 +18,43 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.groups import Path
 
-LONGEST_NAME = 255
-_MOST_BYTES = 12
-"""Maximum bytes of a percent-encoded character: four bytes of UTF-8, three characters each."""
-_PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%\\")
 Aggregation = Literal["sum", "avg"]
 
 WILDCARD = "*"
 """The name for all metrics that are not listed."""
+
+LONGEST_NAME = 255
+LAST_SECOND = 10**11
+"""Times in seconds since 1970 are smaller."""
+
+MOUNT = ("mountpoint", "fstype", "source")
+NETWORK = ("layer", "proto", "loopback")
+JOB_ENERGY = ("part", "share")
+NODE_ENERGY = ("part",)
+
+_BY_NAME = {
+    "job_energy": JOB_ENERGY,
+    "node_energy": NODE_ENERGY,
+    "node_energy_system": NODE_ENERGY,
+    "node_energy_unallocated": NODE_ENERGY,
+}
+_BY_PREFIX = (("job_fs_", MOUNT), ("job_net_", NETWORK))
+
+_KINDS = ("socket", "memoryDomain", "core", "hwthread", "accelerator", "die", "llc")
+_TAGS = (("type", "type-id"), ("stype", "stype-id"))
+_DEEPEST = 4
+"""Number of names in a path that queries can select: cluster, node, type and subtype."""
+
+_DIGITS = 16
+"""Digits of the digest that distinguishes shortened names."""
+
+_MOST_BYTES = 12
+"""Maximum bytes of a percent-encoded character: four bytes of UTF-8, three characters each."""
+
+_PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%\\")
+_LAST_MILLISECOND = 10**14
+_LAST_MICROSECOND = 10**17
+_NANOSECONDS = 10**9
 
 
 def file_name(name: str) -> str:
@@ -66,6 +95,19 @@ def level_path(tags: Mapping[str, str], cluster: str) -> Path:
     return path
 
 
+def level_tags(path: tuple[str, ...]) -> dict[str, str]:
+    """Return the tags of a level, of which `level_path` makes the same path."""
+    cluster, node, *parts = path
+    tags = {"cluster": cluster, "hostname": node, "type": "node"}
+    for part, (kind, number) in zip(parts, _TAGS, strict=False):
+        name = next((one for one in _KINDS if part.startswith(one)), None)
+        if name is None or len(part) == len(name):
+            tags |= {number: part}
+        else:
+            tags |= {kind: name, number: part[len(name) :]}
+    return tags
+
+
 def check_name(name: str) -> None:
     """Raise ValueError if a name is too long.
 
@@ -73,14 +115,6 @@ def check_name(name: str) -> None:
     """
     if len(name) * _MOST_BYTES > LONGEST_NAME and len(file_name(name)) > LONGEST_NAME:
         raise ValueError(f"a name has more than {LONGEST_NAME} bytes: {name[:40]}...")
-
-
-LAST_SECOND = 10**11
-"""Times in seconds since 1970 are smaller."""
-
-_LAST_MILLISECOND = 10**14
-_LAST_MICROSECOND = 10**17
-_NANOSECONDS = 10**9
 
 
 def seconds(time: int) -> int:
@@ -96,26 +130,6 @@ def seconds(time: int) -> int:
     if size < _LAST_MICROSECOND:
         return time // 1_000_000
     return time // _NANOSECONDS
-
-
-MOUNT = ("mountpoint", "fstype", "source")
-NETWORK = ("layer", "proto", "loopback")
-JOB_ENERGY = ("part", "share")
-NODE_ENERGY = ("part",)
-
-_BY_NAME = {
-    "job_energy": JOB_ENERGY,
-    "node_energy": NODE_ENERGY,
-    "node_energy_system": NODE_ENERGY,
-    "node_energy_unallocated": NODE_ENERGY,
-}
-_BY_PREFIX = (("job_fs_", MOUNT), ("job_net_", NETWORK))
-
-_DEEPEST = 4
-"""Number of names in a path that queries can select: cluster, node, type and subtype."""
-
-_DIGITS = 16
-"""Digits of the digest that distinguishes shortened names."""
 
 
 def known_part_tags(metric: str) -> tuple[str, ...]:

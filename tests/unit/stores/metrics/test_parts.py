@@ -18,7 +18,6 @@ from ccagent.stores.metrics.archive_reader import (
 )
 from ccagent.stores.metrics.archive_writer import split_scope
 from ccagent.stores.metrics.checkpoints import read_checkpoints
-from ccagent.stores.metrics.exporting import level_tags
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.line_keys import (
     MOUNT,
@@ -26,6 +25,7 @@ from ccagent.stores.metrics.line_keys import (
     StoredMetric,
     file_name,
     level_path,
+    level_tags,
     part_name,
     read_part,
 )
