@@ -13,7 +13,7 @@ import pytest
 
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.connection import StoreConnection
+from ccagent.stores.metrics.listening import StoreConnection
 from ccagent.stores.metrics.request_reader import ConnectionLimits
 from ccagent.stores.process import ConnectionPlan, handle_accept_errors, plan_connections
 from tests.unit.stores.metrics.support import new_ingest, new_store

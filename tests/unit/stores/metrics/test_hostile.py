@@ -15,8 +15,8 @@ import pytest
 
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.connection import StoreConnection
 from ccagent.stores.metrics.job_table import open_job_table
+from ccagent.stores.metrics.listening import StoreConnection
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.query_request import BadRequestError
