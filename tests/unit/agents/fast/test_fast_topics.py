@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ccagent.agents.fast.session.topics import FastTopics, Topic, check_filters, check_root
+from ccagent.agents.fast.protocol import FastTopics, Topic
+from ccagent.agents.fast.settings import check_filters, check_root
 from ccagent.errors import ConfigurationError
 
 
