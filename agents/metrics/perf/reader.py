@@ -48,6 +48,8 @@ _LARGEST = 64
 _SUMMED = ("Flops/s", "B/s")
 """Units of the rates that a query of Prometheus computes from a counter."""
 
+_CORES = re.compile(r"cpu|cpu_core|cpu_atom|armv\d+.*|cpum_cf")
+
 
 class EventGroup:
     """Group of counters on one cpu that count at the same times.
@@ -393,9 +395,6 @@ class PerfReader(Reader[ReaderSettings]):
         for memory in self._memory:
             memory.counters.close()
         self._memory = []
-
-
-_CORES = re.compile(r"cpu|cpu_core|cpu_atom|armv\d+.*|cpum_cf")
 
 
 def find_counters(node: Node) -> CheckResult:

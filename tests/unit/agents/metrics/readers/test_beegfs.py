@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.beegfs import (
+from ccagent.agents.metrics.readers.parallel_file_systems import (
     META_OPERATIONS,
     STORAGE_OPERATIONS,
     BeegfsReader,

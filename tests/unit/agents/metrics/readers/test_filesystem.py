@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.filesystem import (
+from ccagent.agents.metrics.readers.disk import (
     LOCAL,
     FilesystemReader,
     FilesystemSettings,

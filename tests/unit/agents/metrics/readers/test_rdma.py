@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ccagent.agents.metrics.readers import rdma
 from ccagent.agents.metrics.readers.base import Count, Gauge, Scope
-from ccagent.agents.metrics.readers.rdma import RdmaReader
+from ccagent.agents.metrics.readers.infiniband import RdmaReader
 from ccagent.exporter import job_io_metrics
 from ccagent.exporter.job_io_metrics import CeemsRdmaCollector
 from ccagent.exporter.own_metrics import ReaderCollector
+from ccagent.machine import rdma
 from ccagent.machine.node import Node
 from ccagent.machine.rdma import RdmaPart, RdmaUse
 from tests.support.scraped import collected, make

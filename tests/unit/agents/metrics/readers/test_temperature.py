@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Scope
-from ccagent.agents.metrics.readers.temperature import TemperatureReader, parse_temperature
+from ccagent.agents.metrics.readers.hwmon import TemperatureReader, parse_temperature
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from tests.support.paths import MACHINES
