@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
-from ccagent.agents.metrics.custom.reader import Custom
+from ccagent.agents.metrics.custom import Custom
 from ccagent.agents.metrics.outputs import (
     ClockGuard,
     Downsampler,
