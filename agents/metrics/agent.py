@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ccagent.records.message import Format
 
 _FIRST_INTERVAL = 1.0
+_MOST_SCOPES = 100_000
 
 
 class MetricsAgent(Agent[MetricsSettings]):
@@ -148,6 +149,3 @@ class MetricsAgent(Agent[MetricsSettings]):
             tags |= more
             self._tags[key] = tags
         return tags
-
-
-_MOST_SCOPES = 100_000
