@@ -349,7 +349,7 @@ def local_mounts(
     reachable = {mount.point: mount for mount in mounts}
     found: dict[str, Mount] = {}
     for mount in reachable.values():
-        if mount.type in types and not any(fnmatchcase(mount.point, each) for each in exclude):
+        if mount.type in types and not _matches(mount.point, exclude):
             is_zfs = mount.type == "zfs"
             found.setdefault(mount.source.partition("/")[0] if is_zfs else mount.device, mount)
     return list(found.values())
