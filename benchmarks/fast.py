@@ -23,9 +23,9 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.sample import sleeping_processes
-from ccagent.agents.fast.bandwidth.measurement import WINDOW, Measured, buffer_size, measure
-from ccagent.agents.fast.kpis.applications import MonitoredApplication
-from ccagent.agents.fast.kpis.kpi_reading import KpiReader
+from ccagent.agents.fast.applications import MonitoredApplication
+from ccagent.agents.fast.bandwidth import WINDOW, Measured, buffer_size, measure
+from ccagent.agents.fast.kpis import KpiReader
 from ccagent.agents.fast.messages.decoding import decode
 from ccagent.agents.fast.runtime import reports
 from ccagent.agents.fast.settings import FastSettings

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.source import JobstatsSource
-from ccagent.agents.lustre.statistics.groups import read_statistics
-from ccagent.agents.lustre.statistics.lnet import NETWORKS, STATISTICS, parse_indented
-from ccagent.agents.lustre.statistics.metric import parse_operations
-from ccagent.agents.lustre.statistics.server_statistics import (
+from ccagent.agents.lustre.lnet import NETWORKS, STATISTICS, parse_indented
+from ccagent.agents.lustre.metric import parse_operations
+from ccagent.agents.lustre.server_statistics import (
     RECOVERY,
     read_brw_stats,
     read_health,
     read_recovery,
 )
+from ccagent.agents.lustre.statistics import read_statistics
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Family, counter, gauge
@@ -25,7 +25,7 @@ from ccagent.exporter.exposition import Family, counter, gauge
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ccagent.agents.lustre.statistics.metric import Parameter
+    from ccagent.agents.lustre.metric import Parameter
     from ccagent.exporter.exposition import FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources

@@ -29,7 +29,7 @@ from ccagent.service.journal_file import AuditFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ccagent.agents.fast.session.answers import AnswerQueue
+    from ccagent.agents.fast.session import AnswerQueue
     from ccagent.machine.node import Node
     from ccagent.machines.settings import MigfraSettings
     from ccagent.machines.work import Part

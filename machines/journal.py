@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.agents.fast.session.kept_state import AnswerOnItsWay, KeptState
+from ccagent.agents.fast.kept_state import AnswerOnItsWay, KeptState
 from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.log import logger
 from ccagent.service.journal_file import JournalFile, explain

@@ -222,7 +222,7 @@ class Operations:
         """Raise HypervisorError if a CPU belongs to a Slurm job that is not the machine's."""
         if not self.settings.spare_jobs:
             return
-        from ccagent.agents.fast.bandwidth.service import job_cores  # seldom used, and large
+        from ccagent.agents.fast.bandwidth import job_cores  # seldom used, and large
 
         cpus = {cpu for each in vcpu_map for cpu in each}
         own = parse_machine_job(self.here.definition(name).encode())

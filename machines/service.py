@@ -7,8 +7,7 @@ import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.session import FastSession
+from ccagent.agents.fast.session import AnswerQueue, FastSession
 from ccagent.config.service_setup import keep_log
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say

@@ -11,8 +11,8 @@ from ccagent.log import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
-    from ccagent.agents.fast.kpis.kpi_reading import KpiReader
+    from ccagent.agents.fast.applications import Applications, MonitoredApplication
+    from ccagent.agents.fast.kpis import KpiReader
     from ccagent.agents.fast.protocol import FastProtocol
     from ccagent.agents.fast.runtime import FastRuntime
     from ccagent.machine.checks import Check
@@ -40,9 +40,9 @@ class FastAgent(Agent[FastSettings]):
 
     def prepare(self, node: Node) -> float:
         """Take a first reading for rates. In the daemon also start the session."""
-        from ccagent.agents.fast.kpis.applications import Applications
-        from ccagent.agents.fast.kpis.kpi_reading import KpiReader
-        from ccagent.agents.fast.session.kept_state import KeptState
+        from ccagent.agents.fast.applications import Applications
+        from ccagent.agents.fast.kept_state import KeptState
+        from ccagent.agents.fast.kpis import KpiReader
 
         self._reader = KpiReader(self.settings)
         self._applications = Applications(KeptState(), self.settings)
@@ -56,7 +56,7 @@ class FastAgent(Agent[FastSettings]):
 
     def sample(self, node: Node) -> Iterator[Point]:
         """Read the KPIs once. Yield their points, and those of KPIs that applications sent."""
-        from ccagent.agents.fast.kpis.points import kpi_points
+        from ccagent.agents.fast.kpis import kpi_points
 
         if self._reader is None:
             self.prepare(node)
@@ -72,11 +72,11 @@ class FastAgent(Agent[FastSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of the sources of the node's KPIs, and of the bandwidth reference."""
-        from ccagent.agents.fast.kpis.kpi_reading import NodeKpis
+        from ccagent.agents.fast.kpis import NodeKpis
 
         yield from NodeKpis().checks(node)
         if self.settings.mmbwmon:
-            from ccagent.agents.fast.bandwidth.service import check_reference
+            from ccagent.agents.fast.bandwidth import check_reference
 
             yield check_reference(node, self.settings.state_directory)
 

@@ -64,7 +64,7 @@ def extend_command(
 
         Exit status 1 if the measurement failed or is invalid.
         """
-        from ccagent.agents.fast.bandwidth.service import measure_now
+        from ccagent.agents.fast.bandwidth import measure_now
         from ccagent.agents.fast.settings import check_extra
 
         check_extra("numpy", "mmbwmon")
@@ -184,7 +184,7 @@ def _propose(scheduler: ReferenceScheduler, proposals: Sequence[MoveProposal], v
 
 def _measure_reference(node: Node, settings: FastSettings) -> None:
     """Measure, print and write the reference. Raise CcagentError if the node is not idle."""
-    from ccagent.agents.fast.bandwidth import service
+    from ccagent.agents.fast.bandwidth import check_cores, measure_reference, write_reference
     from ccagent.machine.cpus import read_online
     from ccagent.service.private_directories import make_directory
 
@@ -197,15 +197,15 @@ def _measure_reference(node: Node, settings: FastSettings) -> None:
         make_directory(directory)
     except OSError as error:
         raise CcagentError(f"{directory}: {error.strerror}") from error
-    reason = service.check_cores(node, read_online(node), ())
+    reason = check_cores(node, read_online(node), ())
     if reason:
         raise CcagentError(f"the node is not idle: {reason}")
 
     def report(count: int, bandwidth: float, share: float) -> None:
         click.echo(f"{count:5} cores {bandwidth / 1e9:9.2f} GB/s  share {share:.2f}")
 
-    reference = service.measure_reference(node, report)
-    click.echo(f"kept in {service.write_reference(directory, reference)}")
+    reference = measure_reference(node, report)
+    click.echo(f"kept in {write_reference(directory, reference)}")
 
 
 def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings]:

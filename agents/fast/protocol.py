@@ -1,4 +1,4 @@
-"""State machine of the protocol: effects of messages, and their answers.
+"""State machine of the protocol: its topics, effects of messages, and their answers.
 
 CONNECT -> WAIT_CONFIG (init, repeated with backoff) -> MONITORING. An accepted configuration stays
 in force, also across restarts, until another one is accepted.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import threading
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
 
-from ccagent.agents.fast.bandwidth.service import BandwidthService
-from ccagent.agents.fast.kpis.applications import Applications
-from ccagent.agents.fast.kpis.points import ApplicationRelay
+from ccagent.agents.fast.applications import Applications
+from ccagent.agents.fast.bandwidth import BandwidthService
+from ccagent.agents.fast.kept_state import AcceptedConfiguration, PendingMeasurement
+from ccagent.agents.fast.kpis import ApplicationRelay
 from ccagent.agents.fast.messages.decoding import decode
 from ccagent.agents.fast.messages.structures import (
     AgentPresence,
@@ -29,18 +31,17 @@ from ccagent.agents.fast.messages.structures import (
     StopMonitoring,
     TaskAnswer,
 )
-from ccagent.agents.fast.session.kept_state import AcceptedConfiguration, PendingMeasurement
 from ccagent.log import logger, printable, say
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ccagent.agents.fast.kpis.applications import MonitoredApplication
+    from ccagent.agents.fast.applications import MonitoredApplication
+    from ccagent.agents.fast.kept_state import StateFile
+    from ccagent.agents.fast.messages.decoding import Subject
     from ccagent.agents.fast.messages.structures import FastMessage, TaskStatus
-    from ccagent.agents.fast.session.answers import AnswerQueue
-    from ccagent.agents.fast.session.kept_state import StateFile
-    from ccagent.agents.fast.session.topics import FastTopics
+    from ccagent.agents.fast.session import AnswerQueue
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
     from ccagent.net.mqtt_broker import ReceivedMessage
@@ -53,6 +54,63 @@ _LONGEST_REPEAT = 7 * 86400
 _JOBS_KNOWN_FOR = 10.0
 _LONGEST_TOPIC = 200
 _REQUESTS = frozenset({"agent task", "bandwidth request"})
+_JOB = re.compile(r"[A-Za-z0-9_.+\-\[\]]{1,64}", re.ASCII)
+
+
+class Topic(NamedTuple):
+    """Topic of a message. hint: last level. job: job of an application."""
+
+    subject: Subject
+    hint: str = ""
+    job: str = ""
+
+
+class FastTopics:
+    """Topics of one node below a root. accepted: filters for topics of tasks."""
+
+    def __init__(self, root: str, node: str, accepted: Sequence[str] = ()) -> None:
+        self._root = root
+        agent = f"{root}/agent/{node}"
+        self.status = f"{agent}/status"
+        self.bandwidth_request = f"{agent}/mmbwmon/request"
+        self.bandwidth_response = f"{agent}/mmbwmon/response"
+        self.machine_result = f"{root}/migfra/{node}/result"
+        filters = [topic.replace("{topic}", root).replace("{node}", node) for topic in accepted]
+        self.tasks = filters or [f"{agent}/task/#"]
+        self._tasks = [_pattern(topic) for topic in self.tasks]
+        self._application = re.compile(re.escape(f"{root}/application/") + r"([^/]+)/(status|KPIs)")
+
+    def fixed(self) -> list[str]:
+        """Return the filters to subscribe to, independent of jobs."""
+        return [*self.tasks, self.machine_result, self.bandwidth_request]
+
+    def of_job(self, job: str) -> list[str]:
+        """Return the filters of an application; `+` means all. Return none for an invalid name."""
+        if job != "+" and not _JOB.fullmatch(job):
+            return []
+        return [f"{self._root}/application/{job}/{level}" for level in ("status", "KPIs")]
+
+    def find(self, topic: str) -> Topic | None:
+        """Return the kind of a topic; None for a topic without subscription."""
+        if topic == self.bandwidth_request:
+            return Topic("bandwidth request", "request")
+        if topic == self.machine_result:
+            return Topic("machine result")
+        match = self._application.fullmatch(topic)
+        if match is not None:
+            kind: Subject = "application status" if match[2] == "status" else "application kpis"
+            return Topic(kind, "", match[1])
+        if any(task.fullmatch(topic) for task in self._tasks):
+            return Topic("agent task", topic.rpartition("/")[2])
+        return None
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return a regular expression for the topics of a filter; `a/#` also matches `a`."""
+    is_open = text.endswith("/#")
+    levels = text.removesuffix("/#").split("/")
+    parts = "/".join("[^/]*" if level == "+" else re.escape(level) for level in levels)
+    return re.compile(parts + ("(?:/.*)?" if is_open else ""), re.DOTALL)
 
 
 class FastProtocol:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
-from ccagent.agents.fast.kpis.kpi_reading import KpiReader
+from ccagent.agents.fast.kept_state import StateFile
+from ccagent.agents.fast.kpis import KpiReader
 from ccagent.agents.fast.messages.structures import AgentPresence, KpiReport
-from ccagent.agents.fast.protocol import FastProtocol
-from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.kept_state import StateFile
-from ccagent.agents.fast.session.session import FastSession
-from ccagent.agents.fast.session.topics import FastTopics
+from ccagent.agents.fast.protocol import FastProtocol, FastTopics
+from ccagent.agents.fast.session import AnswerQueue, FastSession
 from ccagent.errors import CcagentError, LockedError
 from ccagent.log import logger
 from ccagent.net.mqtt_broker import LastWill, MqttOptions
@@ -24,7 +22,7 @@ from ccagent.transports.mqtt.settings import fill_topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.agents.fast.kpis.kpi_reading import KpiRound
+    from ccagent.agents.fast.kpis import KpiRound
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
     from ccagent.service.lock import Lock

@@ -17,8 +17,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.fast.bandwidth.service import LEAST_VALUE
-from ccagent.agents.fast.messages import kpi_names as kpi
+from ccagent.agents.fast.bandwidth import LEAST_VALUE
 from ccagent.agents.fast.messages import structures as fast
 from ccagent.agents.fast.messages.decoding import decode
 from ccagent.agents.fast.messages.documents import write_document
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ccagent.net.mqtt_broker import ReceivedMessage
 
 _CATEGORIES = (
-    kpi.NODE_MEMORY_BANDWIDTH, kpi.NODE_CPU, kpi.APPLICATION_CPU, kpi.APPLICATION_MEMORY,
+    fast.NODE_MEMORY_BANDWIDTH, fast.NODE_CPU, fast.APPLICATION_CPU, fast.APPLICATION_MEMORY,
 )  # fmt: skip
 _APPLICATION_BANDWIDTH = "memory bandwidth"
 _TURN = 0.5
@@ -324,9 +323,9 @@ class ReferenceScheduler:
         bandwidth: float | None = None
         machines: dict[str, MachineReading] = {}
         for name, report in self._reports[node].items():
-            value = report.values.get(kpi.NODE_MEMORY_BANDWIDTH)
+            value = report.values.get(fast.NODE_MEMORY_BANDWIDTH)
             bandwidth = value if isinstance(value, float) else bandwidth
-            usage = report.values.get(kpi.APPLICATION_CPU)
+            usage = report.values.get(fast.APPLICATION_CPU)
             if name and isinstance(usage, float):
                 applications = map(self._applications.get, (report.job_id, name))
                 application = next(filter(None, applications), ApplicationReading())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
@@ -13,6 +14,8 @@ from ccagent.config.settings import Problems
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ccagent.transports.mqtt.settings import MqttSettings
 
 _LIBRARIES = {"yaml": "PyYAML", "numpy": "numpy"}
@@ -24,6 +27,10 @@ _BROKER_KEYS = (
     "certificate_file", "key_file", "insecure", "allow_cleartext",
 )  # fmt: skip
 
+_LONGEST = 1000
+"""Maximum length of topics."""
+_UNUSABLE = re.compile(r"[+#\0{}]")
+_FILTER = re.compile(r"(?:[^+#\0{}/]*|\+)(?:/(?:[^+#\0{}/]*|\+))*(?:/#)?")
 
 ClientId = Annotated[str, Meta(description="client id, unique among all clients of the broker")]
 AnswerLimit = Annotated[
@@ -166,8 +173,6 @@ def check_settings(settings: FastSettings) -> None:
             problems.append(f"agents.fast.{name}-high: less than {name}-medium")
     try:
         if settings.url:
-            from ccagent.agents.fast.session.topics import check_filters
-
             problems += find_session_problems(settings.broker(), "agents.fast")
             check_filters(settings.accept_from)
         elif settings.accept_from or settings.user or settings.ca_file:
@@ -195,7 +200,6 @@ def check_extra(module: str, key: str) -> None:
 
 def find_session_problems(broker: MqttSettings, table: str) -> list[str]:
     """Return the problems of broker, topic and library for a session of a table."""
-    from ccagent.agents.fast.session.topics import check_root
     from ccagent.net.mqtt_broker import PORTS
     from ccagent.transports.mqtt.settings import check_settings as check_broker
 
@@ -211,3 +215,23 @@ def find_session_problems(broker: MqttSettings, table: str) -> list[str]:
     problems.attempt(check_root, broker.topic, table)
     problems.attempt(check_extra, "yaml", f"{table}.url")
     return problems.found
+
+
+def check_root(root: str, table: str) -> None:
+    """Raise ConfigurationError for an invalid root of the topic tree in a table."""
+    if not root or _UNUSABLE.search(root) or len(root.encode()) > _LONGEST or root[0] in "/$":
+        raise ConfigurationError(
+            f"{table}.topic: one or more levels such as 'fast', without + # {{ }}"
+        )
+
+
+def check_filters(filters: Sequence[str]) -> None:
+    """Raise ConfigurationError for an invalid topic filter among them."""
+    for text in filters:
+        plain = text.replace("{topic}", "t").replace("{node}", "n")
+        is_valid = _FILTER.fullmatch(plain) and len(plain) <= _LONGEST and "{node}" in text
+        if not plain or plain[0] in "+#$" or not is_valid:
+            raise ConfigurationError(
+                f"agents.fast.accept-from: {text[:80]!r}: a filter such as"
+                " '{topic}/agent/{node}/task/#', with {node}, and with + and # for whole levels"
+            )

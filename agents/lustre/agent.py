@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.base import Agent
-from ccagent.agents.lustre.jobstats.points import JobTotals
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.agents.lustre.jobstats.source import JobstatsSource
 from ccagent.agents.lustre.settings import LustreSettings
@@ -19,8 +18,8 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
-    from ccagent.agents.lustre.statistics.client_statistics import ClientRates
+    from ccagent.agents.lustre.jobstats.records import JobTotals, RecordMaker, Value
+    from ccagent.agents.lustre.statistics import ClientRates
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
@@ -47,7 +46,7 @@ class LustreAgent(Agent[LustreSettings]):
         self._series = Series(
             settings.state_file, settings.max_entries, settings.cleanup_interval.seconds
         )
-        self._counters = JobTotals(settings.max_jobs, self._series.totals)
+        self._counters: JobTotals | None = None
         self._maker: RecordMaker | None = None
         self._before: float | None = None
         self._client_rates: ClientRates | None = None
@@ -92,14 +91,15 @@ class LustreAgent(Agent[LustreSettings]):
     ) -> Generator[Record, None, CcagentError | None]:
         """Yield records and points of jobstats. Return the error if no target could be read."""
         from ccagent.agents.lustre.jobstats.observation import Observation
-        from ccagent.agents.lustre.jobstats.records import RecordMaker
+        from ccagent.agents.lustre.jobstats.records import JobTotals, RecordMaker
 
         moment = node.clock.monotonic()
         wants_points = "line" in self.wanted
         if self.is_only_sample and not self.settings.state_file:
             self._series.forgets = True
-        if self._maker is None:
+        if self._maker is None or self._counters is None:
             self._maker = RecordMaker(node, self.settings)
+            self._counters = JobTotals(self.settings.max_jobs, self._series.totals)
         observation = Observation(
             now,
             self.settings,
@@ -128,8 +128,7 @@ class LustreAgent(Agent[LustreSettings]):
         return observation.failure
 
     def _statistics(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Point]:
-        from ccagent.agents.lustre.statistics.client_statistics import ClientRates
-        from ccagent.agents.lustre.statistics.groups import points_of, read_statistics
+        from ccagent.agents.lustre.statistics import ClientRates, points_of, read_statistics
 
         settings = self.settings
         errors: list[str] = []

@@ -84,7 +84,7 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.statistics:
-            from ccagent.agents.lustre.statistics.groups import GROUPS
+            from ccagent.agents.lustre.statistics import GROUPS
 
             for name in self.statistics:
                 if name not in GROUPS:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
-from ccagent.agents.metrics.custom.reader import Custom
+from ccagent.agents.metrics.custom import Custom
 from ccagent.agents.metrics.outputs import (
     ClockGuard,
     Downsampler,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ccagent.records.message import Format
 
 _FIRST_INTERVAL = 1.0
+_MOST_SCOPES = 100_000
 
 
 class MetricsAgent(Agent[MetricsSettings]):
@@ -148,6 +149,3 @@ class MetricsAgent(Agent[MetricsSettings]):
             tags |= more
             self._tags[key] = tags
         return tags
-
-
-_MOST_SCOPES = 100_000

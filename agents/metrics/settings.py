@@ -12,7 +12,6 @@ from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.presets import Preset
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
 from ccagent.agents.metrics.readers.base import Reader, ReaderSettings
-from ccagent.agents.metrics.readers.beegfs import BeegfsReader, BeegfsSettings
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
 from ccagent.agents.metrics.readers.cpu import (
     CpufreqReader,
@@ -20,11 +19,14 @@ from ccagent.agents.metrics.readers.cpu import (
     CpuSettings,
     SchedstatReader,
 )
-from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings
-from ccagent.agents.metrics.readers.filesystem import FilesystemReader, FilesystemSettings
-from ccagent.agents.metrics.readers.gpfs import GpfsReader, GpfsSettings
-from ccagent.agents.metrics.readers.hwmon import HwmonReader
-from ccagent.agents.metrics.readers.infiniband import InfinibandReader
+from ccagent.agents.metrics.readers.disk import (
+    DiskReader,
+    DiskSettings,
+    FilesystemReader,
+    FilesystemSettings,
+)
+from ccagent.agents.metrics.readers.hwmon import HwmonReader, TemperatureReader
+from ccagent.agents.metrics.readers.infiniband import InfinibandReader, RdmaReader
 from ccagent.agents.metrics.readers.ipmi import IpmiReader, IpmiSettings
 from ccagent.agents.metrics.readers.kernel import KernelReader, PressureReader
 from ccagent.agents.metrics.readers.memory import MemoryReader, MemorySettings, NumastatReader
@@ -32,9 +34,13 @@ from ccagent.agents.metrics.readers.network import NetworkReader, NetworkReaderS
 from ccagent.agents.metrics.readers.nfs import NfsMountsReader, NfsMountsSettings, NfsReader
 from ccagent.agents.metrics.readers.nvme import NvmeReader, NvmeSettings
 from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
+from ccagent.agents.metrics.readers.parallel_file_systems import (
+    BeegfsReader,
+    BeegfsSettings,
+    GpfsReader,
+    GpfsSettings,
+)
 from ccagent.agents.metrics.readers.power import PowerReader
-from ccagent.agents.metrics.readers.rdma import RdmaReader
-from ccagent.agents.metrics.readers.temperature import TemperatureReader
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import EncodingError, nearest

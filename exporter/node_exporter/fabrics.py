@@ -7,7 +7,7 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.readers.filesystem import LOCAL
+from ccagent.agents.metrics.readers.disk import LOCAL
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector, list_names, read_numbers, read_text
 from ccagent.exporter.exposition import counter, gauge

@@ -32,7 +32,7 @@ METHODS = (
 )  # fmt: skip
 
 TEXTS = {
-    "ccagent.agents.metrics.readers.temperature._text", "ccagent.exporter.collector.read_text",
+    "ccagent.agents.metrics.readers.hwmon._text", "ccagent.exporter.collector.read_text",
 }  # fmt: skip
 """Functions that return a line as it is."""
 

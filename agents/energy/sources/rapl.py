@@ -13,8 +13,15 @@ from ccagent.agents.energy.sources.base import (
     as_estimates,
     read_all,
 )
-from ccagent.agents.metrics.perf.call import PARANOID, PerfCall, explain_error, parse_counts
-from ccagent.agents.metrics.perf.pmu import DEVICES, Pmu, find_pmus
+from ccagent.agents.metrics.perf.call import (
+    DEVICES,
+    PARANOID,
+    PerfCall,
+    Pmu,
+    explain_error,
+    find_pmus,
+    parse_counts,
+)
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.cpus import read_socket
 from ccagent.machine.parsed import read_lack, read_parsed

@@ -19,7 +19,7 @@ from ccagent.agents.fast.messages.documents import (
     to_uints,
     to_value,
 )
-from ccagent.agents.fast.messages.kpi_names import KPIS, find_kpi
+from ccagent.agents.fast.messages.structures import KPIS, find_kpi
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:

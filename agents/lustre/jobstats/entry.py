@@ -10,6 +10,9 @@ import msgspec
 FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
 """Multiples in the buckets of histograms."""
 
+BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
+"""Names of rates in B/s, by counter; those of operations in 1/s end with `_rate`."""
+
 NOT_UNDERSTOOD = "can't be parsed"
 BREAKS_OFF = "the text breaks off in this entry; entry skipped"
 LACKS_TIME = "an entry without snapshot_time; entry skipped"

@@ -14,8 +14,7 @@ from ccagent.log import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.lustre.jobstats.points import JobTotals
-    from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
+    from ccagent.agents.lustre.jobstats.records import JobTotals, RecordMaker, Value
     from ccagent.agents.lustre.jobstats.series import OperationCounters, Series
     from ccagent.agents.lustre.jobstats.source import JobstatsSource, Text
     from ccagent.agents.lustre.settings import LustreSettings

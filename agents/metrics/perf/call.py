@@ -1,9 +1,8 @@
-"""The system call perf_event_open(2), its descriptors, and groups of counters.
+"""The system call perf_event_open(2), its descriptors, and the PMUs that have events.
 
-Source: perf_event_open(2); include/uapi/linux/perf_event.h.
-
-The counters of a group count at the same times, and one call reads them. If groups do not fit
-together, the kernel multiplexes them. A rate is the delta over the time in which the group counted.
+Sources: perf_event_open(2); include/uapi/linux/perf_event.h; for the files in
+/sys/bus/event_source/devices, Documentation/ABI/testing/sysfs-bus-event_source-devices-format and
+-events. A PMU's file format/umask, `config:8-15`, has the bits of a term.
 """
 
 from __future__ import annotations
@@ -11,14 +10,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
+    from ccagent.machine.node import Node
+
+PARANOID = "proc/sys/kernel/perf_event_paranoid"
+DEVICES = "sys/bus/event_source/devices"
 
 _NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 """System call number by architecture."""
@@ -31,7 +37,7 @@ _DISABLED = 1
 _ALL_PROCESSES = -1
 _CLOSE_ON_EXEC = 8
 _ENABLE = 0x2400
-_NO_GROUP = -1
+NO_GROUP = -1
 
 _PAGE = 4096
 _CAPABILITIES = struct.Struct("=Q")
@@ -44,6 +50,11 @@ _NOT_HERE = frozenset(
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE})
 _OF_DISTRIBUTIONS = 3
 """Level of perf_event_paranoid from which distribution kernels require CAP_SYS_ADMIN."""
+
+_FORMAT = re.compile(rb"config([12]?):(\d{1,2}(?:-\d{1,2})?(?:,\d{1,2}(?:-\d{1,2})?)*)")
+_TERM = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)(?:=(0x[0-9A-Fa-f]{1,16}|\d{1,20}))?", re.ASCII)
+_WORDS = {"config": 0, "config1": 1, "config2": 2}
+_WIDTH = 64
 
 
 class PerfEvent(NamedTuple):
@@ -81,7 +92,7 @@ class PerfCall:
     def __init__(self) -> None:
         self._call: Callable[..., int] | None = None
 
-    def open(self, event: PerfEvent, cpu: int, leader: int = _NO_GROUP) -> int:
+    def open(self, event: PerfEvent, cpu: int, leader: int = NO_GROUP) -> int:
         """Open a counter in the group of `leader`, or a disabled leader of a new group.
 
         Raise OSError, or NotHereError for an unknown architecture.
@@ -89,7 +100,7 @@ class PerfCall:
         if self._call is None:
             self._call = _system_call()
         # An enabled group may never count later events of other PMUs (seen with Linux 6.18).
-        flags = _DISABLED if leader == _NO_GROUP else 0
+        flags = _DISABLED if leader == NO_GROUP else 0
         attribute = _ATTRIBUTE.pack(
             event.type,
             _ATTRIBUTE.size,
@@ -188,9 +199,6 @@ def explain_error(error: OSError, paranoid: str, lack: str = "") -> CcagentError
     return UnparsableError(text)
 
 
-PARANOID = "proc/sys/kernel/perf_event_paranoid"
-
-
 def _system_call() -> Callable[..., int]:
     """Return perf_event_open(2). Raise NotHereError on an architecture without a known number."""
     import ctypes
@@ -220,162 +228,116 @@ def _system_call() -> Callable[..., int]:
     return call
 
 
-_NO_EVENT_WILL_DO = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSYS}
-)
-_LONG_ENOUGH = 100_000_000
-_LARGEST = 64
+class Field(NamedTuple):
+    """Bits of a term, lowest first.
 
-
-class EventGroup:
-    """Group of counters on one cpu that count at the same times.
-
-    numbers: numbers of the group's events. is_starved: the group was enabled since the last reading
-    but never scheduled.
+    word: 0 for config, 1 for config1, 2 for config2. bits: positions in the word.
     """
 
-    def __init__(self, call: PerfCall, cpu: int) -> None:
-        self.cpu = cpu
-        self.numbers: list[int] = []
-        self.is_starved = False
-        self._call = call
-        self._descriptors: list[int] = []
-        self._before: Counts | None = None
-
-    @property
-    def leader(self) -> int:
-        """Descriptor of the group leader."""
-        return self._descriptors[0]
-
-    def add(self, number: int, event: PerfEvent) -> None:
-        """Open a counter of an event. Raise OSError if this group cannot count it."""
-        leader = self.leader if self._descriptors else _NO_GROUP
-        self._descriptors.append(self._call.open(event, self.cpu, leader))
-        self.numbers.append(number)
-
-    def enable(self) -> None:
-        """Enable the group. Raise OSError if the kernel refuses."""
-        self._call.enable(self.leader)
-
-    def read(self, rates: list[float | None]) -> float | None:
-        """Write the rates per second since the last reading into `rates`, by number.
-
-        Return the share of time that was counted. The first reading returns None and writes no
-        rates. Raise OSError or UnparsableError.
-        """
-        before, self._before = self._before, None
-        now = self._before = parse_counts(self._call.read(self.leader))
-        if before is None:
-            return None
-        enabled, running = now.enabled - before.enabled, now.running - before.running
-        self.is_starved = running <= 0 and enabled >= _LONG_ENOUGH
-        if enabled <= 0 or running <= 0:
-            return 0.0 if enabled > 0 else None
-        for number, new, old in zip(self.numbers, now.values, before.values, strict=False):
-            if new >= old:
-                rates[number] = (new - old) * 1e9 / running
-        return min(1.0, running / enabled)
-
-    def close(self) -> None:
-        """Close the counters, the leader last."""
-        while self._descriptors:
-            self._call.close(self._descriptors.pop())
+    word: int
+    bits: tuple[int, ...]
 
 
-class PerfCounters:
-    """Counters of a core or a memory controller, on one cpu or several.
+def parse_format(content: bytes) -> Field:
+    """Parse a file below format, `config:0-7,32-35`. Raise UnparsableError if invalid."""
+    found = _FORMAT.fullmatch(content.strip())
+    if found is None:
+        raise UnparsableError(f"not a format of a PMU: {content[:80]!r}")
+    bits: list[int] = []
+    for part in found[2].split(b","):
+        first, _, last = part.partition(b"-")
+        start, end = int(first), int(last or first)
+        # Ascending ranges in one word have at most as many bits as the word.
+        if not start <= end < _WIDTH or (bits and start <= bits[-1]):
+            raise UnparsableError(f"not ascending bits of a word: {content[:80]!r}")
+        bits.extend(range(start, end + 1))
+    return Field(int(found[1] or 0), tuple(bits))
 
-    together: number of first events to keep in one group if possible.
+
+def parse_terms(text: str) -> dict[str, int]:
+    """Parse `event=0x04,umask=0x03`; the default value is 1. Raise UnparsableError if invalid."""
+    terms: dict[str, int] = {}
+    for part in text.strip().split(","):
+        found = _TERM.fullmatch(part.strip())
+        if found is None or found[1] in terms:
+            raise UnparsableError(f"not the terms of an event: {text[:80]!r}")
+        terms[found[1]] = (
+            1 if found[2] is None else int(found[2], 0 if found[2][1:2] == "x" else 10)
+        )
+    return terms
+
+
+def parse_type(content: bytes) -> int:
+    """Parse the file `type` of a PMU. Raise UnparsableError if invalid."""
+    text = content.strip()
+    if not text.isdigit() or len(text) > 9:
+        raise UnparsableError(f"not the type of a PMU: {content[:80]!r}")
+    return int(text)
+
+
+def encode(terms: Mapping[str, int], fields: Mapping[str, Field]) -> tuple[int, int, int]:
+    """Return the terms encoded in config, config1 and config2 of perf_event_attr.
+
+    Raise UnparsableError for an unknown term or a too large value.
     """
+    words = [0, 0, 0]
+    for name, value in terms.items():
+        field = fields.get(name)
+        if field is None and name in _WORDS:
+            field = Field(_WORDS[name], tuple(range(_WIDTH)))
+        if field is None:
+            raise UnparsableError(f"the PMU has no term {name}")
+        if value >> len(field.bits):
+            raise UnparsableError(f"{name}={value:#x} has no room in {len(field.bits)} bits")
+        for place, bit in enumerate(field.bits):
+            words[field.word] |= (value >> place & 1) << bit
+    return words[0], words[1], words[2]
 
-    def __init__(self, call: PerfCall, together: int = 0) -> None:
-        self.groups: list[EventGroup] = []
-        self._call = call
-        self._together = together
-        self._events: list[PerfEvent] = []
 
-    def add(
-        self, cpu: int, events: Sequence[PerfEvent], largest: int = _LARGEST
-    ) -> dict[int, OSError]:
-        """Count events on a cpu, in groups as large as the kernel accepts, at most `largest`.
+class Pmu:
+    """A PMU. Each of its files is read once, at first use."""
 
-        Events are numbered in the order of adding. Return the refused events. Raise OSError for an
-        error of all events, such as permissions, and NotHereError on an unknown architecture.
+    def __init__(self, node: Node, name: str) -> None:
+        self.name = name
+        self._node = node
+        self._directory = f"{DEVICES}/{name}"
+        self._type: int | None = None
+        self._fields: dict[str, Field] = {}
+
+    def event(self, text: str) -> PerfEvent:
+        """Return the event of perf's notation, `event=0xc7,umask=0x01`.
+
+        Raise NotHereError or UnparsableError for an unknown event, else the errors of Node.read.
         """
-        first = len(self._events)
-        self._events += events
-        return self._open(cpu, range(first, len(self._events)), largest)
+        terms = parse_terms(text)
+        if self._type is None:
+            self._type = read_parsed(self._node, f"{self._directory}/type", parse_type)
+        for name in terms:
+            if name not in self._fields:
+                path = f"{self._directory}/format/{name}"
+                self._fields[name] = read_parsed(self._node, path, parse_format)
+        return PerfEvent(self._type, *encode(terms, self._fields))
 
-    def rates(self, errors: list[str], shares: list[float]) -> list[float | None]:
-        """Return the rates per second since the last reading, None for an unknown rate.
+    def find_event(self, name: str) -> PerfEvent:
+        """Return a named event of the PMU. Raise as `event` does."""
+        path = f"{self._directory}/events/{name}"
+        return self.event(self._node.read(path).decode("ascii", "replace"))
 
-        Append to `shares` the share of time in which each group counted.
+    def cpus(self) -> list[int]:
+        """Return the cpus that count the PMU's events, one for each hardware instance.
+
+        Raise UnparsableError for a bad list, else the errors of Node.read.
         """
-        rates: list[float | None] = [None] * len(self._events)
-        for group in tuple(self.groups):
-            try:
-                share = group.read(rates)
-                if share is not None:
-                    shares.append(share)
-                if group.is_starved and len(group.numbers) > 1:
-                    self._split(group)
-            except OSError as error:
-                errors.append(f"perf: cpu {group.cpu}: {os.strerror(error.errno or 0)}")
-            except UnparsableError as error:
-                errors.append(f"perf: cpu {group.cpu}: {error}")
-        return rates
+        return read_parsed(self._node, f"{self._directory}/cpumask", parse_cpu_list)
 
-    def close(self) -> None:
-        """Close all counters."""
-        while self.groups:
-            self.groups.pop().close()
 
-    def _open(self, cpu: int, numbers: Sequence[int], largest: int) -> dict[int, OSError]:
-        opened: list[EventGroup] = []
-        refused: dict[int, OSError] = {}
-        try:
-            for number in numbers:
-                if (
-                    opened
-                    and len(opened[-1].numbers) < largest
-                    and not self._add(opened[-1], number)
-                ):
-                    continue
-                group = EventGroup(self._call, cpu)
-                error = self._add(group, number)
-                if error is None:
-                    opened.append(group)
-                else:
-                    refused[number] = error
-            for group in opened:
-                group.enable()
-        except OSError:
-            for group in opened:
-                group.close()
-            raise
-        self.groups += opened
-        return refused
+def find_pmus(node: Node, pattern: str) -> list[Pmu]:
+    """Return the PMUs whose names match a pattern, sorted.
 
-    def _add(self, group: EventGroup, number: int) -> OSError | None:
-        """Add an event to a group. Return the error if the kernel refuses this event."""
-        try:
-            group.add(number, self._events[number])
-        except OSError as error:
-            if error.errno in _NO_EVENT_WILL_DO:
-                raise
-            return error
-        return None
-
-    def _split(self, group: EventGroup) -> None:
-        """Split a group that is never scheduled. Raise OSError if the kernel refuses.
-
-        The kernel accepts a group that fits an idle PMU, but the NMI watchdog may use a counter.
-        """
-        numbers = group.numbers
-        cut = self._together if numbers[0] == 0 else 0
-        if not 0 < cut < len(numbers):
-            cut = len(numbers) // 2
-        group.close()
-        self.groups.remove(group)
-        self._open(group.cpu, numbers[:cut], _LARGEST)
-        self._open(group.cpu, numbers[cut:], _LARGEST)
+    Raise NotHereError if no name matches, else the errors of Node.list.
+    """
+    wanted = re.compile(pattern)
+    names = sorted(name for name in node.list(DEVICES) if wanted.fullmatch(name))
+    if not names:
+        raise NotHereError(f"/{DEVICES}: no {pattern}")
+    return [Pmu(node, name) for name in names]

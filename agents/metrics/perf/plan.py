@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, PerfEvent, explain_error
-from ccagent.agents.metrics.perf.pmu import Pmu, find_pmus
+from ccagent.agents.metrics.perf.call import (
+    CYCLES,
+    INSTRUCTIONS,
+    PerfEvent,
+    Pmu,
+    explain_error,
+    find_pmus,
+)
 from ccagent.errors import CcagentError, ConfigurationError, NotHereError
 
 if TYPE_CHECKING:

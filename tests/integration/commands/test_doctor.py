@@ -30,7 +30,7 @@ import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
 import ccagent.transports.http.server, ccagent.transports.http.transport
 import ccagent.machine.system_state
 import ccagent.agents.lustre.jobstats.setup
-import ccagent.agents.fast.kpis.kpi_reading
+import ccagent.agents.fast.kpis
 import ccagent.agents.metrics.perf.reader
 import ccagent.agents.metrics.readers.infiniband, ccagent.agents.metrics.readers.power
 import ccagent.agents.sonar.sources.checks, ccagent.machine.bpf.checks

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ccagent.agents.fast import session
 from ccagent.agents.fast.runtime import FastRuntime
-from ccagent.agents.fast.session import session
 from ccagent.machine.node import Node
 from tests.integration.fast.conftest import FastDaemon, FastSite
 from tests.support.effort import IS_NIGHTLY

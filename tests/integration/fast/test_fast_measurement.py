@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.agents.fast.bandwidth import service
-from ccagent.agents.fast.bandwidth.measurement import read_processor
-from ccagent.agents.fast.bandwidth.service import BandwidthReference, write_reference
+from ccagent.agents.fast import bandwidth
+from ccagent.agents.fast.bandwidth import (
+    BandwidthReference,
+    read_processor,
+    write_reference,
+)
 from ccagent.machine.node import Node
 from tests.integration.fast.conftest import FastSite, running
 
@@ -25,7 +28,7 @@ def _no_owners(*_: object) -> dict[int, str]:
 def test_a_measurement_is_answered_in_both_readings(
     fast_site: FastSite, fast_scheduler: FastScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "find_owners", _no_owners)  # other tests may run jobs
+    monkeypatch.setattr(bandwidth, "find_owners", _no_owners)  # other tests may run jobs
     settings = structs.replace(fast_site.settings(), mmbwmon=True, max_rate=10.0)
     with running(settings):
         fast_scheduler.wait_for_task("init")

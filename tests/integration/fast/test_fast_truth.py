@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ccagent.agents.fast.kpis.applications import MonitoredApplication
-from ccagent.agents.fast.kpis.kpi_reading import KpiReader
-from ccagent.agents.fast.kpis.processes import list_tree
-from ccagent.agents.fast.messages.kpi_names import APPLICATION_CPU, APPLICATION_MEMORY
+from ccagent.agents.fast.applications import MonitoredApplication, list_tree
+from ccagent.agents.fast.kpis import KpiReader
+from ccagent.agents.fast.messages.structures import APPLICATION_CPU, APPLICATION_MEMORY
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.machine.node import Node
 from ccagent.machine.virtual_machines import read_start

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.lustre.statistics.groups import points_of
-from ccagent.agents.lustre.statistics.metric import parse_parameters
+from ccagent.agents.lustre.metric import parse_parameters
+from ccagent.agents.lustre.statistics import points_of
 from ccagent.stores.jobstats.live import find_beginning
 from tests.integration.jobstats.test_jobstats_clusters import jobs
 from tests.integration.jobstats.test_jobstats_server import ask_commands

@@ -21,7 +21,7 @@ import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.perf.reader import PerfReader
-from ccagent.agents.metrics.readers.filesystem import LOCAL
+from ccagent.agents.metrics.readers.disk import LOCAL
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.errors import CcagentError

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 
-from ccagent.agents.metrics.readers.beegfs import BeegfsReader
 from ccagent.agents.metrics.readers.cpu import SchedstatReader
-from ccagent.agents.metrics.readers.gpfs import GpfsReader
 from ccagent.agents.metrics.readers.hwmon import HwmonReader
 from ccagent.agents.metrics.readers.ipmi import IpmiReader
 from ccagent.agents.metrics.readers.memory import MemoryReader, NumastatReader
 from ccagent.agents.metrics.readers.nfs import NfsMountsReader
 from ccagent.agents.metrics.readers.nvme import NvmeReader
+from ccagent.agents.metrics.readers.parallel_file_systems import BeegfsReader, GpfsReader
 from tests.machines.hardware import Cpu, cpu_files, cpuinfo, x86_cpu
 from tests.machines.metrics.files import (
     Files,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.statistics.lnet import NETWORKS, STATISTICS
-from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters
+from ccagent.agents.lustre.lnet import NETWORKS, STATISTICS
+from ccagent.agents.lustre.metric import Parameter, parse_parameters
 from ccagent.errors import NotHereError
 from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
 from ccagent.exporter.lustrefs import LustrefsCollector, collect_parameters

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from ccagent.agents.fast.session.answers import AnswerQueue
+from ccagent.agents.fast.session import AnswerQueue
 from ccagent.machines.framework import Framework
 from ccagent.machines.settings import AllowMachines, MigfraSettings
 from ccagent.net.mqtt_broker import ReceivedMessage

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from ccagent.agents.fast.kept_state import AnswerOnItsWay
 from ccagent.agents.fast.messages.decoding import decode
 from ccagent.agents.fast.messages.structures import (
     EvacuateNode,
@@ -16,7 +17,6 @@ from ccagent.agents.fast.messages.structures import (
     OrderMachines,
     StartMachines,
 )
-from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
 from ccagent.config.duration import Duration
 from ccagent.machines.hypervisor import HypervisorError
 from ccagent.machines.journal import MOST_TASKS, TaskJournal

@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.agents.fast.bandwidth import service
-from ccagent.agents.fast.bandwidth.measurement import (
-    Measured,
-    buffer_size,
-    compact_order,
-    last_cache,
-    parse_size,
-)
-from ccagent.agents.fast.bandwidth.service import (
+from ccagent.agents.fast import bandwidth
+from ccagent.agents.fast.bandwidth import (
     BandwidthReference,
     BandwidthService,
+    Measured,
+    buffer_size,
     check_cores,
+    compact_order,
     counts_to_measure,
     find_owners,
+    last_cache,
     measure_now,
     measure_reference,
+    parse_size,
     read_reference,
     write_reference,
 )
-from ccagent.agents.fast.session.kept_state import MonitoredMachine
+from ccagent.agents.fast.kept_state import MonitoredMachine
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
 from ccagent.machine.own_memory import read_resident
 from tests.support.tree import TreeNode
@@ -216,7 +214,7 @@ def test_few_numbers_of_cores_are_measured_on_large_nodes() -> None:
 def test_a_reference_of_a_busy_node_is_refused(
     node: BandwidthNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ccagent.agents.fast.bandwidth.service.measure", always(Measured(1e9, 0.5)))
+    monkeypatch.setattr("ccagent.agents.fast.bandwidth.measure", always(Measured(1e9, 0.5)))
     with pytest.raises(ProgramError, match="1 cores: the probe got 50 % of their time"):
         measure_reference(node, always(None))
 
@@ -238,7 +236,7 @@ def test_a_probe_that_did_not_run_is_marked_invalid(
     is_valid: bool,
 ) -> None:
     write_reference(str(tmp_path), _reference())
-    monkeypatch.setattr(service, "measure", always(measured))
+    monkeypatch.setattr(bandwidth, "measure", always(measured))
     found = measure_now(node, [0], str(tmp_path), ())
     assert (found.value, found.is_valid, found.cpu_share) == (value, is_valid, measured.share)
     assert bool(found.details) != is_valid
@@ -265,7 +263,7 @@ def test_one_measurement_at_a_time_and_no_more_than_allowed(
         assert go_on.wait(30)
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(service, "measure_now", measure_slowly)
+    monkeypatch.setattr(bandwidth, "measure_now", measure_slowly)
     ended = threading.Event()
 
     def when_done(response: BandwidthResponse) -> None:

@@ -6,17 +6,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
-from ccagent.agents.fast.kpis.kpi_reading import KpiReader, level, read_bandwidth_counter
-from ccagent.agents.fast.kpis.points import kpi_points, metric_name
-from ccagent.agents.fast.kpis.processes import (
+from ccagent.agents.fast.applications import (
+    Applications,
+    MonitoredApplication,
     find_own_groups,
     list_tree,
     parse_groups,
     read_tree,
 )
-from ccagent.agents.fast.messages import kpi_names as kpi
-from ccagent.agents.fast.session.kept_state import KeptState
+from ccagent.agents.fast.kept_state import KeptState
+from ccagent.agents.fast.kpis import (
+    KpiReader,
+    kpi_points,
+    level,
+    metric_name,
+    read_bandwidth_counter,
+)
+from ccagent.agents.fast.messages import structures as fast
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
@@ -74,21 +80,21 @@ def test_kpis_of_the_node_are_the_figures_of_metrics(node: KpiNode) -> None:
     agent = MetricsAgent(MetricsSettings(readers=("cpu", "memory", "network")), frozenset({"line"}))
     agent.prepare(node)
     first = reader.read(node, [])
-    assert first.node.keys() == {kpi.NODE_MEMORY}
+    assert first.node.keys() == {fast.NODE_MEMORY}
     node.counters(5)
     node.still.passed += 5
     found = reader.read(node, []).node
     metrics = _metrics(agent, node)
-    assert found[kpi.NODE_CPU] == pytest.approx(30.0)
-    assert found[kpi.NODE_CPU] == pytest.approx(100 - metrics["cpu_idle"] - metrics["cpu_iowait"])
-    assert found[kpi.NODE_MEMORY] == pytest.approx(metrics["mem_used"]) == 4_000 * 1024
-    assert found[kpi.NODE_INTERCONNECT] == pytest.approx(metrics["net_bw"]) == 12e6
-    assert found[kpi.COMMUNICATION] == "medium"
-    assert kpi.NODE_MEMORY_BANDWIDTH not in found
+    assert found[fast.NODE_CPU] == pytest.approx(30.0)
+    assert found[fast.NODE_CPU] == pytest.approx(100 - metrics["cpu_idle"] - metrics["cpu_iowait"])
+    assert found[fast.NODE_MEMORY] == pytest.approx(metrics["mem_used"]) == 4_000 * 1024
+    assert found[fast.NODE_INTERCONNECT] == pytest.approx(metrics["net_bw"]) == 12e6
+    assert found[fast.COMMUNICATION] == "medium"
+    assert fast.NODE_MEMORY_BANDWIDTH not in found
 
 
 def test_levels_of_schedulers_are_by_the_figures_of_metrics(node: KpiNode) -> None:
-    wanted = [kpi.COMPUTE, kpi.INPUT_OUTPUT, kpi.ENERGY]
+    wanted = [fast.COMPUTE, fast.INPUT_OUTPUT, fast.ENERGY]
     zone = "sys/class/powercap/intel-rapl:0"
     node.file("sys/block/sda/device/x", "")
 
@@ -106,16 +112,16 @@ def test_levels_of_schedulers_are_by_the_figures_of_metrics(node: KpiNode) -> No
     count(2)
     node.still.passed += 2
     assert reader.read(node, [], wanted).node == {
-        kpi.COMPUTE: "medium", kpi.INPUT_OUTPUT: "medium", kpi.ENERGY: "high",
+        fast.COMPUTE: "medium", fast.INPUT_OUTPUT: "medium", fast.ENERGY: "high",
     }  # fmt: skip
 
 
 def test_only_what_is_wanted_is_reported(node: KpiNode) -> None:
     reader = KpiReader(FastSettings())
-    reader.read(node, [], [kpi.COMMUNICATION])
+    reader.read(node, [], [fast.COMMUNICATION])
     node.counters(1)
     node.still.passed += 1
-    assert reader.read(node, [], [kpi.COMMUNICATION]).node == {kpi.COMMUNICATION: "medium"}
+    assert reader.read(node, [], [fast.COMMUNICATION]).node == {fast.COMMUNICATION: "medium"}
 
 
 def test_infiniband_comes_before_the_network(node: KpiNode) -> None:
@@ -128,13 +134,13 @@ def test_infiniband_comes_before_the_network(node: KpiNode) -> None:
     node.file(f"{port}/counters/port_rcv_data", f"{100 + 2_000_000_000}\n")
     node.still.passed += 2
     found = reader.read(node, []).node
-    assert found[kpi.NODE_INTERCONNECT] == 4e9
-    assert found[kpi.COMMUNICATION] == "high"
+    assert found[fast.NODE_INTERCONNECT] == 4e9
+    assert found[fast.COMMUNICATION] == "high"
     for name in ("port_rcv_data", "port_xmit_data"):
         node.file(f"{port}/counters/{name}", "")
     node.counters(4)
     node.still.passed += 2
-    assert kpi.NODE_INTERCONNECT not in reader.read(node, []).node
+    assert fast.NODE_INTERCONNECT not in reader.read(node, []).node
 
 
 def test_resctrl_counts_memory_traffic_where_perf_does_not(node: KpiNode) -> None:
@@ -149,7 +155,7 @@ def test_resctrl_counts_memory_traffic_where_perf_does_not(node: KpiNode) -> Non
     reader.read(node, [])
     node.file(f"{root}/mon_data/mon_L3_00/mbm_total_bytes", f"{1000 + 6_000_000}\n")
     node.still.passed += 3
-    assert reader.read(node, []).node[kpi.NODE_MEMORY_BANDWIDTH] == 2e6
+    assert reader.read(node, []).node[fast.NODE_MEMORY_BANDWIDTH] == 2e6
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -173,11 +179,11 @@ def test_kpis_of_a_job_are_what_its_control_group_counts(node: KpiNode, version:
     ((application, values),) = reader.read(node, applications.list_monitored(node)).applications
     after = JobCgroups().read(node)[42]
     assert application.job_id == "42"
-    assert values[kpi.APPLICATION_MEMORY] == after.mem_used == 500_000_000
+    assert values[fast.APPLICATION_MEMORY] == after.mem_used == 500_000_000
     assert after.cpu_time is not None
     assert before.cpu_time is not None
     cpu = (after.cpu_time - before.cpu_time) / 10 / 1e9 / 2 * 100
-    assert values[kpi.APPLICATION_CPU] == cpu == 75.0
+    assert values[fast.APPLICATION_CPU] == cpu == 75.0
 
 
 def test_a_process_without_a_group_of_its_own_is_summed_with_its_descendants(
@@ -197,9 +203,9 @@ def test_a_process_without_a_group_of_its_own_is_summed_with_its_descendants(
     node.still.passed += 2
     ((_, values),) = reader.read(node, [application]).applications
     assert values == {
-        kpi.APPLICATION_MEMORY: 750 * 4096,
-        kpi.APPLICATION_CPU: 25.0,
-        kpi.RUNTIME: "low",
+        fast.APPLICATION_MEMORY: 750 * 4096,
+        fast.APPLICATION_CPU: 25.0,
+        fast.RUNTIME: "low",
     }
 
 

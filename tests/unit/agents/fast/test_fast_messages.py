@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from ccagent.agents.fast.messages import documents
-from ccagent.agents.fast.messages import kpi_names as kpi
 from ccagent.agents.fast.messages import structures as fast
 from ccagent.agents.fast.messages.decoding import Subject, decode
 from ccagent.agents.fast.messages.documents import LARGEST_PAYLOAD, parse_document
-from ccagent.agents.fast.messages.kpi_names import KPIS
+from ccagent.agents.fast.messages.structures import KPIS
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.messages.documents import Document
@@ -47,7 +46,7 @@ KPI:
 
 def test_an_init_agent_of_the_specification() -> None:
     found = decode("agent task", INIT_OF_SPECIFICATION)
-    schedulers = {kpi.COMPUTE, kpi.INPUT_OUTPUT, kpi.ENERGY}
+    schedulers = {fast.COMPUTE, fast.INPUT_OUTPUT, fast.ENERGY}
     named = tuple(name for name in KPIS if name not in schedulers)
     assert found == fast.InitAgent(categories=named, repeat=10)
 
@@ -69,7 +68,7 @@ KPI:
 """
     assert decode("agent task", text) == fast.InitAgent(
         categories=(
-            kpi.ENERGY, kpi.COMPUTE, kpi.INPUT_OUTPUT, kpi.COMMUNICATION, kpi.RUNTIME
+            fast.ENERGY, fast.COMPUTE, fast.INPUT_OUTPUT, fast.COMMUNICATION, fast.RUNTIME
         ),
         repeat=5,
         ignored=("'mood'",),

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from ccagent.agents.fast.kpis.points import ApplicationRelay
+from ccagent.agents.fast.kept_state import StateFile
+from ccagent.agents.fast.kpis import ApplicationRelay
 from ccagent.agents.fast.messages.structures import ApplicationStatus, BandwidthResponse
-from ccagent.agents.fast.protocol import FastProtocol
-from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.kept_state import StateFile
-from ccagent.agents.fast.session.topics import FastTopics
+from ccagent.agents.fast.protocol import FastProtocol, FastTopics
+from ccagent.agents.fast.session import AnswerQueue
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.net.mqtt_broker import ReceivedMessage
 from tests.support.tree import TreeNode

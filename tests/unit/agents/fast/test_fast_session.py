@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.kept_state import StateFile
-from ccagent.agents.fast.session.session import FastSession, next_number
+from ccagent.agents.fast.kept_state import StateFile
+from ccagent.agents.fast.session import AnswerQueue, FastSession, next_number
 from ccagent.net.mqtt_broker import (
     LastWill,
     MqttLostError,

@@ -14,8 +14,7 @@ from uuid import UUID, uuid5
 import pytest
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.agents.lustre.jobstats.points import JobTotals
-from ccagent.agents.lustre.jobstats.records import OPERATIONS
+from ccagent.agents.lustre.jobstats.records import OPERATIONS, JobTotals
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError, NotHereError

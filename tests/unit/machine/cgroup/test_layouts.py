@@ -16,7 +16,7 @@ import pytest
 
 from ccagent.agents.energy.cards import list_processes
 from ccagent.agents.energy.job_states import StateReader
-from ccagent.agents.fast.bandwidth.service import find_owners
+from ccagent.agents.fast.bandwidth import find_owners
 from ccagent.agents.jobio.points import living_jobs
 from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource

@@ -20,20 +20,18 @@ from ccagent.agents.metrics.perf.call import (
     CYCLES,
     INSTRUCTIONS,
     Counts,
+    Field,
     PerfCall,
     PerfEvent,
+    encode,
     explain_error,
     parse_counts,
-    parse_time_page,
-)
-from ccagent.agents.metrics.perf.plan import EventTable, choose, read_table
-from ccagent.agents.metrics.perf.pmu import (
-    Field,
-    encode,
     parse_format,
     parse_terms,
+    parse_time_page,
     parse_type,
 )
+from ccagent.agents.metrics.perf.plan import EventTable, choose, read_table
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.base import Count, Gauge, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.metrics.custom.reader import CustomMetrics, FilesReader
+from ccagent.agents.metrics.custom import CustomMetrics, FilesReader
 from ccagent.agents.metrics.readers.base import Gauge
 from ccagent.agents.metrics.settings import FileSettings
 from ccagent.config.duration import Duration

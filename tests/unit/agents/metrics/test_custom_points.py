@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.custom.reader import TYPES, CustomMetrics, parse_points
+from ccagent.agents.metrics.custom import TYPES, CustomMetrics, parse_points
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Scope, is_sendable
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.encoding import NAME

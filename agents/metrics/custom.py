@@ -29,7 +29,7 @@ from ccagent.records.line_protocol.encoding import NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from ccagent.agents.metrics.custom.expressions import Expressions
+    from ccagent.agents.metrics.expressions import Expressions
     from ccagent.agents.metrics.outputs import Value
     from ccagent.agents.metrics.settings import CommandSettings, FileSettings, MetricsSettings
     from ccagent.config.duration import Duration
@@ -167,7 +167,7 @@ class Custom:
         self._expressions: Expressions | None = None
         taken = dict(known)
         if settings.expressions:
-            from ccagent.agents.metrics.custom.expressions import Expressions
+            from ccagent.agents.metrics.expressions import Expressions
 
             is_open = bool(settings.commands or settings.files)
             self._expressions = Expressions(settings.expressions, known, is_open=is_open)

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.statistics.groups import GROUPS, points_of
-from ccagent.agents.lustre.statistics.lnet import (
+from ccagent.agents.lustre.lnet import (
     KERNEL_STATISTICS,
     NETWORKS,
     STATISTICS,
     Block,
     parse_indented,
 )
-from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters
+from ccagent.agents.lustre.metric import Parameter, parse_parameters
+from ccagent.agents.lustre.statistics import GROUPS, points_of
 from tests.support.paths import DATA
 
 RECORDED = DATA / "lustre" / "params"

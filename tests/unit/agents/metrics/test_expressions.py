@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.custom.expressions import Expressions
+from ccagent.agents.metrics.expressions import Expressions
 from ccagent.agents.metrics.outputs import Value
 from ccagent.agents.metrics.readers.base import NODE, Metric, Scope, ScopeType
 from ccagent.agents.metrics.settings import ExpressionSettings

@@ -1,18 +1,20 @@
-"""Reading of one round of KPIs, of the node and of each application."""
+"""KPIs: reading of one round, of the node and of each application, and their points."""
 
 from __future__ import annotations
 
+import re
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.agents.fast.kpis.processes import (
+from ccagent.agents.fast.applications import (
     Groups,
     find_own_groups,
     list_tree,
     read_groups,
     read_tree,
 )
-from ccagent.agents.fast.messages.kpi_names import (
+from ccagent.agents.fast.messages.structures import (
     APPLICATION_CPU,
     APPLICATION_MEMORY,
     COMMUNICATION,
@@ -25,6 +27,8 @@ from ccagent.agents.fast.messages.kpi_names import (
     NODE_MEMORY,
     NODE_MEMORY_BANDWIDTH,
     RUNTIME,
+    ApplicationKpis,
+    ApplicationStatus,
 )
 from ccagent.agents.metrics.outputs import PacedReader
 from ccagent.agents.metrics.perf.reader import PerfReader
@@ -37,14 +41,17 @@ from ccagent.agents.metrics.readers.network import NetworkReader
 from ccagent.agents.metrics.readers.nfs import NfsReader
 from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.errors import CcagentError
+from ccagent.log import logger
 from ccagent.machine.cgroup.files import parse_amount
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
+from ccagent.records.line_protocol.encoding import Tags
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
-    from ccagent.agents.fast.kpis.applications import MonitoredApplication
+    from ccagent.agents.fast.applications import MonitoredApplication
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.agents.metrics.readers.base import Reader
     from ccagent.machine.checks import Check
@@ -52,7 +59,7 @@ if TYPE_CHECKING:
 
 _ROOT = "sys/fs/resctrl"
 _NO_GROUPS = frozenset({"info", "mon_data", "mon_groups"})
-_MOST = 1000
+_MOST_GROUPS = 1000
 _METRICS = frozenset({
     "mem_used", "cpu_idle", "cpu_iowait", "ib_recv", "ib_xmit", "net_bw", "disk_read", "disk_write",
     "nfs3_read", "nfs3_write", "nfs4_read", "nfs4_write", "cpu_power", "mem_power", "mem_bw",
@@ -69,6 +76,14 @@ _GROUPS_KNOWN_FOR = 60.0
 KpiValues = dict[str, float | str]
 MonitoredKey = tuple[str, int, str]
 
+_LEVELS = {"low": 1.0, "medium": 2.0, "high": 3.0}
+"""Numbers for low, medium and high."""
+
+_MOST_VALUES = 10_000
+_MOST_JOBS = 1000
+_LONGEST_NAME = 64
+_OTHERS = re.compile(r"[^a-z0-9]+")
+
 
 def read_bandwidth_counter(node: Node) -> int | None:
     """Return the total B of memory traffic of all L3 caches; None if not counted (resctrl).
@@ -81,7 +96,7 @@ def read_bandwidth_counter(node: Node) -> int | None:
     except CcagentError:
         return None
     counters: list[int] = []
-    for group in [_ROOT, *(f"{_ROOT}/{name}" for name in names)][:_MOST]:
+    for group in [_ROOT, *(f"{_ROOT}/{name}" for name in names)][:_MOST_GROUPS]:
         for cache in node.list_names(f"{group}/mon_data"):
             if cache.startswith("mon_L3_"):
                 path = f"{group}/mon_data/{cache}/mbm_total_bytes"
@@ -293,3 +308,72 @@ def _count_cpus(node: Node) -> int:
     except CcagentError:
         return 1
     return max(1, len(online))
+
+
+def kpi_points(node: Node, kpis: KpiRound) -> Iterator[Point]:
+    """Yield the points of a round: of the node, and of each job (`stype=job`) or machine (`vm`)."""
+    tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+    yield from _points(Tags(tags), kpis.node, kpis.time)
+    for application, values in kpis.applications:
+        if application.job_id:
+            more = {"stype": "job", "stype-id": application.job_id}
+        else:
+            more = {"stype": "vm", "stype-id": application.vm_name}
+        yield from _points(Tags(tags | more), values, kpis.time)
+
+
+def _points(tags: Tags, values: KpiValues, time: float) -> Iterator[Point]:
+    for name, value in values.items():
+        number = _LEVELS.get(value) if isinstance(value, str) else value
+        if number is not None:
+            yield Point(KPIS[name], tags, number, time)
+
+
+def metric_name(kpi: str) -> str:
+    """Return the metric name for an application's KPI; empty if no valid character is left."""
+    name = _OTHERS.sub("_", kpi.casefold()).strip("_")[:_LONGEST_NAME]
+    return f"fast_app_{name}" if name else ""
+
+
+class ApplicationRelay:
+    """Holds the messages of applications until the next sample."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[str, ApplicationStatus] = {}
+        """Last statuses of applications, by job; replaced, never changed: threads iterate it."""
+        self._values: dict[tuple[str, str], tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, message: ApplicationStatus | ApplicationKpis, job: str, time: float) -> None:
+        """Accept a message for the job of its topic; refuse a message for another job."""
+        if message.job != job:
+            logger.warning(
+                "agent fast: job %s sends a message for job %s; refused", job, message.job,
+                key="fast message for another job",
+            )  # fmt: skip
+            return
+        with self._lock:
+            if isinstance(message, ApplicationStatus):
+                others = [known for known in self.statuses.items() if known[0] != job]
+                self.statuses = dict([*others[1 - _MOST_JOBS :], (job, message)])
+                return
+            for kpi, value in message.values.items():
+                name = metric_name(kpi)
+                if name and not isinstance(value, str) and len(self._values) < _MOST_VALUES:
+                    self._values[job, name] = (value, time)
+
+    def keep(self, jobs: Iterable[str]) -> None:
+        """Forget the statuses of all other jobs."""
+        with self._lock:
+            here = {*jobs}
+            self.statuses = {job: status for job, status in self.statuses.items() if job in here}
+
+    def take(self, node: Node) -> list[Point]:
+        """Return and forget the latest values since the last call."""
+        with self._lock:
+            values, self._values = self._values, {}
+        tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+        return [
+            Point(name, tags | {"stype": "job", "stype-id": job}, value, time)
+            for (job, name), (value, time) in values.items()
+        ]

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.statistics.metric import (
+from ccagent.agents.lustre.metric import (
     Measurement,
     MetricGroup,
     TargetScope,
@@ -22,7 +22,7 @@ from ccagent.errors import UnparsableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.lustre.statistics.metric import Complain
+    from ccagent.agents.lustre.metric import Complain
 
 
 class Block:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.statistics.groups import GROUPS, points_of
-from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters, show_text
+from ccagent.agents.lustre.metric import Parameter, parse_parameters, show_text
+from ccagent.agents.lustre.statistics import GROUPS, points_of
 from ccagent.records.line_protocol.encoding import NAME
 from ccagent.records.points import Point
 from tests.support.line_text import line

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ccagent.agents.metrics.custom.reader import CommandsReader, CustomMetrics
+from ccagent.agents.metrics.custom import CommandsReader, CustomMetrics
 from ccagent.agents.metrics.readers.base import Gauge
 from ccagent.agents.metrics.settings import CommandSettings
 from ccagent.config.duration import Duration

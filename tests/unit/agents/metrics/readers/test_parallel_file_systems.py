@@ -1,4 +1,4 @@
-"""Client statistics of BeeGFS, by beegfs-ctl and beegfs."""
+"""Client statistics of BeeGFS, by beegfs-ctl and beegfs; I/O of GPFS file systems, by mmpmon."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.beegfs import (
+from ccagent.agents.metrics.readers.parallel_file_systems import (
     META_OPERATIONS,
     STORAGE_OPERATIONS,
     BeegfsReader,
     BeegfsSettings,
+    GpfsReader,
+    GpfsSettings,
     parse_client_stats,
+    parse_fs_io_s,
 )
 from ccagent.errors import NotHereError, UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.scripted_programs import ProgramNode
 
 # Composed by hand, in the form of ClientStats::printStats() of BeeGFS 7.
@@ -36,6 +40,8 @@ RETRO = """\
 10.0.0.1: 61957 [sum] 22385 [ops-rd] 306Gi [rd] 21504 [ops-wr] 84Mi [wr] 
 Summary: 61957 [sum] 22385 [ops-rd] 306Gi [rd] 21504 [ops-wr] 84Mi [wr] 
 """  # noqa: W291 - as it prints it
+
+MMPMON = "/usr/lpp/mmfs/bin/mmpmon"
 
 
 def test_the_sum_is_that_of_all_clients() -> None:
@@ -206,3 +212,128 @@ def test_a_machine_without_beegfs_runs_nothing(node: ProgramNode) -> None:
 
 def test_each_operation_has_a_metric() -> None:
     assert len(BeegfsReader.metrics) == len(META_OPERATIONS) + len(STORAGE_OPERATIONS)
+
+
+def response(name: str, *counters: int, status: int = 0, cluster: str = "gpfs.test") -> str:
+    """Write a line in the form that IBM's documentation describes."""
+    keywords = ("_br_", "_bw_", "_oc_", "_cc_", "_rdc_", "_wc_", "_dir_", "_iu_")
+    pairs = " ".join(f"{key} {value}" for key, value in zip(keywords, counters, strict=True))
+    return (
+        f"_fs_io_s_ _n_ 10.0.0.1 _nn_ c1-1 _rc_ {status} _t_ 1700000000 _tu_ 53212"
+        f" _cl_ {cluster} _fs_ {name} _d_ 48 {pairs}\n"
+    )
+
+
+SCRATCH = response("scratch", 10**12, 2 * 10**11, 30, 29, 1000, 2000, 7, 5)
+HOME = response("home", 1, 2, 3, 4, 5, 6, 7, 8)
+
+
+def test_keywords_are_those_of_the_documentation() -> None:
+    assert parse_fs_io_s((SCRATCH + HOME).encode()) == (
+        {
+            "scratch": {
+                "gpfs_read": 10**12, "gpfs_write": 2 * 10**11, "gpfs_opens": 30, "gpfs_closes": 29,
+                "gpfs_reads": 1000, "gpfs_writes": 2000, "gpfs_readdirs": 7,
+                "gpfs_inode_updates": 5,
+            },
+            "home": dict(zip(GpfsReader.metrics, range(1, 9), strict=True)),
+        },
+        [],
+    )  # fmt: skip
+
+
+def test_a_file_system_that_fails_costs_itself() -> None:
+    failed = response("old", *range(8), status=1)
+    damaged = HOME.replace("_rdc_ 5", "_rdc_ -5")
+    systems, problems = parse_fs_io_s((failed + damaged + SCRATCH).encode())
+    assert set(systems) == {"scratch"}
+    assert problems == [
+        "mmpmon: file system 'old': status 1",
+        "mmpmon: file system 'home': _rdc_: not a number: '-5'",
+    ]
+
+
+def test_a_line_that_is_cut_off_is_left_out() -> None:
+    text = HOME + SCRATCH[:-3]
+    assert set(parse_fs_io_s(text.encode())[0]) == {"home"}
+
+
+def test_file_systems_of_two_clusters_are_two() -> None:
+    other = response("home", *range(8), cluster="far.test")
+    assert set(parse_fs_io_s((HOME + other).encode())[0]) == {"home@gpfs.test", "home@far.test"}
+
+
+@pytest.mark.parametrize("text", ["", "mmpmon node 10.0.0.1 name c1-1 fs_io_s OK\n", SCRATCH[:-1]])
+def test_what_is_no_response(text: str) -> None:
+    with pytest.raises(UnparsableError):
+        parse_fs_io_s(text.encode())
+
+
+@given(st.binary(max_size=100), st.integers(0, len(SCRATCH)), st.integers(0, 40))
+def test_gpfs_any_damage_is_counters_or_an_error(junk: bytes, start: int, length: int) -> None:
+    text = SCRATCH.encode()
+    try:
+        systems, _ = parse_fs_io_s(HOME.encode() + text[:start] + junk + text[start + length :])
+    except UnparsableError:
+        return
+    assert all(0 <= value <= LARGEST_UINT for each in systems.values() for value in each.values())
+
+
+@pytest.fixture
+def gpfs_node(tmp_path: Path) -> ProgramNode:
+    gpfs_node = ProgramNode(tmp_path)
+    gpfs_node.write("self/mountinfo", "30 1 0:44 / /scratch rw - gpfs scratch rw\n")
+    gpfs_node.programs = {MMPMON: SCRATCH}
+    return gpfs_node
+
+
+def patient_gpfs(settings: GpfsSettings | None = None) -> GpfsReader:
+    reader = GpfsReader(settings)
+    reader.is_patient = True
+    return reader
+
+
+def test_gpfs_rates_are_those_between_two_runs(gpfs_node: ProgramNode) -> None:
+    reader = patient_gpfs()
+    assert list(reader.read(gpfs_node)) == []
+    gpfs_node.clock.sleep(10)
+    gpfs_node.programs = {
+        MMPMON: response("scratch", 10**12 + 5000, 2 * 10**11, 50, 29, 1010, 2000, 7, 6)
+    }
+    found = {each.metric: each.value for each in reader.read(gpfs_node)}
+    assert found == {
+        "gpfs_read": 500, "gpfs_write": 0, "gpfs_opens": 2, "gpfs_closes": 0, "gpfs_reads": 1,
+        "gpfs_writes": 0, "gpfs_readdirs": 0, "gpfs_inode_updates": 0.1,
+    }  # fmt: skip
+    assert gpfs_node.commands == [(MMPMON, "-p", "-s")] * 2
+    assert gpfs_node.inputs == [b"once fs_io_s\n"] * 2
+    reader.close()
+
+
+def test_file_systems_can_be_excluded(gpfs_node: ProgramNode) -> None:
+    gpfs_node.programs = {MMPMON: SCRATCH + HOME}
+    reader = patient_gpfs(GpfsSettings(exclude=("scr*",)))
+    list(reader.read(gpfs_node))
+    gpfs_node.clock.sleep(10)
+    assert {each.scope.stype_id for each in reader.read(gpfs_node)} == {"home"}
+    reader.close()
+
+
+def test_a_machine_without_gpfs_runs_nothing(gpfs_node: ProgramNode) -> None:
+    gpfs_node.write("self/mountinfo", "30 1 0:44 / / rw - ext4 /dev/sda1 rw\n")
+    with pytest.raises(NotHereError):
+        patient_gpfs().read(gpfs_node)
+    assert gpfs_node.commands == []
+
+
+def test_gpfs_a_missing_program_is_an_error_that_names_the_key(gpfs_node: ProgramNode) -> None:
+    gpfs_node.programs = {}
+    reader = patient_gpfs()
+    assert list(reader.read(gpfs_node)) == []
+    assert reader.errors == [f"{MMPMON}: no such program; see agents.metrics.gpfs.command"]
+    reader.close()
+
+
+def test_a_command_is_needed() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        GpfsSettings(command=())

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.statistics.groups import GROUPS, points_of
-from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters
-from ccagent.agents.lustre.statistics.server_statistics import RECOVERY
+from ccagent.agents.lustre.metric import Parameter, parse_parameters
+from ccagent.agents.lustre.server_statistics import RECOVERY
+from ccagent.agents.lustre.statistics import GROUPS, points_of
 from tests.support.paths import DATA, ROOT
 
 DOCUMENT = ROOT / "agents" / "lustre" / "statistics.md"

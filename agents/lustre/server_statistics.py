@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.jobstats.entry import FACTORS
-from ccagent.agents.lustre.statistics.metric import (
+from ccagent.agents.lustre.metric import (
     Measurement,
     MetricGroup,
     TargetScope,
@@ -26,7 +26,7 @@ from ccagent.errors import UnparsableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.lustre.statistics.metric import Complain
+    from ccagent.agents.lustre.metric import Complain
 
 
 _CAPACITY = {

@@ -1,4 +1,4 @@
-"""The session with the broker, renewed as long as the agent runs, and delivery of answers."""
+"""The session with the broker, renewed as long as the agent runs; queue and delivery of answers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
+from ccagent.agents.fast.kept_state import AnswerOnItsWay
+from ccagent.config.configuration import OutboxSettings
+from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
 from ccagent.net.mqtt import MqttConnection
 from ccagent.net.mqtt_broker import FIRST_NUMBERED, LAST_NUMBERED, REFUSED, MqttLostError
+from ccagent.queue.queue import Queue
+from ccagent.records.message import Message
 from ccagent.service.signals import WakeUp
 
 if TYPE_CHECKING:
-    from ccagent.agents.fast.session.answers import AnswerQueue, QueuedAnswer
     from ccagent.net.mqtt_broker import MqttOptions, NumberedReply, ReceivedMessage
+
+_QUEUE_BYTES = 8 * 1024 * 1024
+_QUEUE_AGE = Duration("1d")
+_MOST_ANSWERS = 10_000
 
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 60.0
@@ -34,6 +41,58 @@ _BURST = 100.0
 
 _MOST_WAITING = 1000
 """Limit of waiting droppable messages; further messages are dropped."""
+
+
+class QueuedAnswer(NamedTuple):
+    """An answer to send. key: key of the request. number: position in the queue."""
+
+    key: str
+    topic: str
+    payload: bytes
+    number: int
+
+
+class AnswerQueue:
+    """Keeps answers in order, on disk below `directory` if possible, else in memory."""
+
+    def __init__(self, directory: str, cluster: str, node: str, name: str = "agents.fast") -> None:
+        self._cluster, self._node = cluster, node
+        self._queue = Queue(
+            name,
+            OutboxSettings(directory=directory, max_bytes=_QUEUE_BYTES, max_age=_QUEUE_AGE),
+        )
+
+    def put(self, key: str, topic: str, payload: bytes) -> None:
+        """Queue an answer."""
+        message = Message(self._cluster, self._node, topic, "sonar", time.time(), payload, "", key)
+        self._queue.put([message])
+
+    def first(self) -> QueuedAnswer | None:
+        """Return the oldest answer; None without one."""
+        for number, message in self._queue.next_batch(1):
+            return QueuedAnswer(message.id, message.kind, message.body, number)
+        return None
+
+    def payloads(self) -> dict[str, bytes]:
+        """Return the payloads of all queued answers, by their keys."""
+        queued = self._queue.next_batch(_MOST_ANSWERS)
+        return {message.id: message.body for _, message in queued}
+
+    def remove(self, answer: QueuedAnswer) -> None:
+        """Delete an answer after the broker's confirmation."""
+        self._queue.remove([answer.number])
+
+    def reject(self, answer: QueuedAnswer, reason: str) -> None:
+        """Move a rejected answer to the dead letters."""
+        self._queue.reject(answer.number, reason)
+
+    def count(self) -> int:
+        """Return the number of queued answers."""
+        return self._queue.count()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._queue.close()
 
 
 class SessionProtocol(Protocol):

@@ -1,1 +1,0 @@
-"""Measurement of the available memory bandwidth (mmbwmon)."""

@@ -1,1 +1,0 @@
-"""KPIs of the node and of its applications."""

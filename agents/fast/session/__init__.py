@@ -1,1 +1,0 @@
-"""The session with the broker, and its persistent state."""

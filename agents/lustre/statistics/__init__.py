@@ -1,1 +1,0 @@
-"""Statistics of Lustre servers, clients and network."""
