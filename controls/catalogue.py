@@ -100,13 +100,8 @@ def find_features(node: Node, classes: Sequence[ControlClass]) -> Iterator[Featu
 
 def standard_classes() -> list[ControlClass]:
     """Return all classes that need only the machine."""
-    from ccagent.controls.amd_gpu import AmdGpu
-    from ccagent.controls.cpu_freq import CpuFreq
-    from ccagent.controls.hsmp import Hsmp
-    from ccagent.controls.msr import Msr
-    from ccagent.controls.nvml import NvmlControls
-    from ccagent.controls.os_settings import OsSettings
-    from ccagent.controls.rapl import Rapl
-    from ccagent.controls.uncore_freq import UncoreFreq
+    from ccagent.controls.cards import AmdGpu, NvmlControls
+    from ccagent.controls.kernel_files import CpuFreq, OsSettings, UncoreFreq
+    from ccagent.controls.processors import Hsmp, Msr, Rapl
 
     return [CpuFreq(), Rapl(), UncoreFreq(), Msr(), OsSettings(), NvmlControls(), AmdGpu(), Hsmp()]

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ccagent.controls.catalogue import NO_DEVICE, ListedControl
-from ccagent.controls.control import NODE_DEVICE
+from ccagent.controls.control import NODE_DEVICE, Hwthread
 from ccagent.controls.messages import encode_line, read_lines
-from ccagent.controls.topology import Hwthread
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable
 from ccagent.records.line_protocol.decoding import Line
