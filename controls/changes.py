@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.controls.audit import Action, Audit, Entry
-from ccagent.controls.journal import Change, Journal
+from ccagent.controls.journal import Action, Audit, Change, Entry, Journal
 from ccagent.errors import CcagentError, ControlError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import job_directories

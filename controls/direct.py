@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ccagent.controls.audit import Audit
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes
-from ccagent.controls.journal import Journal
+from ccagent.controls.journal import Audit, Journal
 from ccagent.controls.policy import RESTORE, Policy, RequestSender
 from ccagent.controls.responder import Responder
 from ccagent.errors import ControlError

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from ccagent.config.duration import Duration
-from ccagent.controls.audit import Audit, Entry, read_audit
 from ccagent.controls.catalogue import Catalogue, check_device
 from ccagent.controls.changes import Changes, Order, find_owner
 from ccagent.controls.control import DEVICE_TYPES, DeviceType, Feature, read_topology, shortened
+from ccagent.controls.journal import Audit, Entry, read_audit
 from ccagent.controls.policy import Policy, RateLimit, RequestSender, SenderLimits
 from ccagent.errors import CcagentError, ControlError, NotPermittedError
 from ccagent.log import logger

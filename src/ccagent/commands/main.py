@@ -200,7 +200,7 @@ def run(common: Common) -> None:
     def override(table: dict[str, Any]) -> dict[str, Any]:
         if "controls" not in table:
             return table
-        from ccagent.controls.overrides import apply_overrides
+        from ccagent.controls.config_keys import apply_overrides
 
         return apply_overrides(table)
 
