@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.config.service_setup import keep_log
-from ccagent.controls.bounded_calls import BoundedCalls
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes, find_jobs
 from ccagent.controls.journal import Audit, Change, Entry, Journal
-from ccagent.controls.local_socket import LocalSocket
+from ccagent.controls.local_socket import BoundedCalls, LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
 from ccagent.controls.responder import Responder

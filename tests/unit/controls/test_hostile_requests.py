@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.controls import bounded_calls, local_socket
-from ccagent.controls.bounded_calls import BoundedCalls
-from ccagent.controls.client import Client, CommandLine
+from ccagent.controls import local_socket
+from ccagent.controls.client import Client, CommandLine, ask_locally
 from ccagent.controls.journal import AUDIT_FILE, JOURNAL_FILE, Audit, Entry, Journal, read_audit
+from ccagent.controls.local_socket import BoundedCalls, LocalSocket
 from ccagent.controls.policy import RequestSender
 from ccagent.log import read_choice
 from ccagent.net.nats_session import log_loop_error
@@ -241,10 +241,10 @@ def test_the_local_socket_goes_on_after_too_many_open_files(
 
     async def ask() -> bytes:
         asyncio.get_running_loop().set_exception_handler(log_loop_error)
-        listening = local_socket.LocalSocket(path, site.responder, BoundedCalls())
+        listening = LocalSocket(path, site.responder, BoundedCalls())
         await listening.start()
         try:
-            return await asyncio.to_thread(local_socket.ask_locally, path, request, 30.0)
+            return await asyncio.to_thread(ask_locally, path, request, 30.0)
         finally:
             listening.close()
 
@@ -256,7 +256,7 @@ def test_requests_that_hang_are_abandoned_until_they_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: list[str] = []
-    monkeypatch.setattr(bounded_calls, "end_process", ends.append)
+    monkeypatch.setattr(local_socket, "end_process", ends.append)
     released = threading.Event()
 
     async def hang() -> None:
