@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.exporter.collector_names import COLLECTORS, READER, list_collectors
+from ccagent.exporter.settings import COLLECTORS, READER, list_collectors
 from ccagent.log import logger
 from ccagent.machine.descriptors import KeptFiles
 
