@@ -55,7 +55,7 @@ _COMMANDS = {
     "sinks": _Place("commands.sinks", "List the kinds of sinks; test one."),
     "store": _Place("stores.commands", "Run a store for the data of agents."),
     "top": _Place("views.top.commands", "Show this node live: its jobs, their processes and GPUs."),
-    "usage": _Place("views.usage.commands", "Show energy, CO2 and cost of ended jobs."),
+    "usage": _Place("views.usage", "Show energy, CO2 and cost of ended jobs."),
     "try": _Place(
         "views.trial.commands", "Try everything on this machine; Ctrl-C deletes all data."
     ),

@@ -16,10 +16,9 @@ from ccagent.views.amounts import (
     format_quantity,
     format_share,
 )
-from ccagent.views.job.formats import format_report
+from ccagent.views.job.formats import describe_usage, format_report
 from ccagent.views.job.mounts import JobMounts
 from ccagent.views.terminal import Style
-from ccagent.views.usage.formats import describe_usage
 from ccagent.views.web.addresses import AHEAD, ShownTime, jobs_link, read_times
 from ccagent.views.web.context import NotAllowedError, PageRequest, PageSources
 from ccagent.views.web.data.jobs import read_parts
