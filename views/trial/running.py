@@ -1,11 +1,13 @@
-"""Simulated jobs on simulated nodes: what the pages show where there is no Slurm."""
+"""The running trial: a store with pages, the daemon with its exporter, and jobs.
+
+Where there is no Slurm, the pages show simulated jobs on simulated nodes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ctypes
-import numpy as np
 import os
 import shutil
 import signal
@@ -15,6 +17,10 @@ import sys
 import tempfile
 import time
 from abc import abstractmethod
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
 from ccagent.config.duration import Duration
 from ccagent.log import logger
 from ccagent.machine.interpreter import python
@@ -23,23 +29,39 @@ from ccagent.stores.metrics.catalogue import WILDCARD
 from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.job_table import StoredJob
 from ccagent.stores.metrics.page_settings import WebSettings
-from ccagent.stores.metrics.settings import StoreSettings
-from ccagent.stores.metrics.settings import StoredMetricSettings
-from ccagent.stores.metrics.settings import check_settings
+from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings, check_settings
 from ccagent.views.web.addresses import node_link
 from ccagent.views.web.serving import StoreWithPages
-from typing import NamedTuple
-from typing import Protocol
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.store import MetricStore
-    from collections.abc import Callable
-    from collections.abc import Coroutine
-    from collections.abc import Iterator
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
 
+    from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.store import MetricStore
+
+    Values = NDArray[np.float64]
+
+HERE = "here"
+"""The name of the cluster that contains this node."""
+
+SIMULATED = "demo"
+"""The name of the cluster with simulated nodes and jobs."""
+
+_EVERY = 60
+"""Seconds between two simulated values."""
+
+LIVE = "5s"
+_LIBC = ctypes.CDLL(None)
+_PDEATHSIG = 1
+"""PR_SET_PDEATHSIG of <linux/prctl.h>."""
+
+_FIRST_WITHIN = 10.0
+_END_WITHIN = 10.0
+_SLURM_ANSWERS_WITHIN = 5.0
+_LAST = 4096
+"""Kept bytes of the daemon's messages: it may run for weeks."""
 
 FIRST_JOB = 4711001
 _HISTORY = 6 * 3600
@@ -48,6 +70,21 @@ _MEMORY = 256
 _CARDS = ("00000000:17:00.0", "00000000:65:00.0")
 _GB = 1024**3 / 1e9
 """A GB of memory (1024^3) in the unit of the agent's messages, 10^9 bytes."""
+
+_CONFIGURATION = """\
+cluster = "{cluster}"
+lock-directory = "{directory}"
+status-socket = "{directory}/status.sock"
+[agents.metrics]
+every = "{every}"
+on-startup = true
+{jobs}[exporter]
+listen = ["127.0.0.1:{exporter}"]
+[sinks.store]
+url = "http://127.0.0.1:{store}/api/write/?cluster={cluster}"
+format = "line"
+"""
+_JOBS_AGENT = '[agents.jobs]\nevery = "10s"\non-startup = true\n'
 
 
 class SimulatedJob(NamedTuple):
@@ -92,17 +129,17 @@ class SimulatedJobs:
     """The simulated nodes and their jobs of the hours before `now`."""
 
     def __init__(self, now: int) -> None:
-        self.now = now // EVERY * EVERY
+        self.now = now // _EVERY * _EVERY
         self._numbers = {job: number for number, job in enumerate(JOBS, FIRST_JOB)}
 
     def fill(self, store: MetricStore) -> None:
         """Write the history of all nodes into a store."""
-        times = np.arange(self.now - _HISTORY, self.now, EVERY)
+        times = np.arange(self.now - _HISTORY, self.now, _EVERY)
         for node in NODES:
             for path, metric, values in self._series(node, times):
-                group = store.add([((SIMULATED, node, *path), metric)], int(times[0]), EVERY)
+                group = store.add([((SIMULATED, node, *path), metric)], int(times[0]), _EVERY)
                 present = np.flatnonzero(~np.isnan(values))
-                slots = (times[present] - group.start) // EVERY
+                slots = (times[present] - group.start) // _EVERY
                 group.write_column(store.pool, 0, slots, values[present])
 
     def go_on(self, store: MetricStore, time: int) -> Iterator[None]:
@@ -199,42 +236,6 @@ def _noise(times: NDArray[np.int64], key: int) -> Values:
     return np.asarray(1 + 0.02 * np.sin(times / 97 + key) + 0.02 * np.sin(times / 31 + 3 * key))
 
 
-HERE = "here"
-"""The name of the cluster that contains this node."""
-
-SIMULATED = "demo"
-"""The name of the cluster with simulated nodes and jobs."""
-
-EVERY = 60
-"""Seconds between two simulated values."""
-
-LIVE = "5s"
-_LIBC = ctypes.CDLL(None)
-_PDEATHSIG = 1
-"""PR_SET_PDEATHSIG of <linux/prctl.h>."""
-
-_FIRST_WITHIN = 10.0
-_END_WITHIN = 10.0
-_SLURM_ANSWERS_WITHIN = 5.0
-_LAST = 4096
-"""Kept bytes of the daemon's messages: it may run for weeks."""
-
-_CONFIGURATION = """\
-cluster = "{cluster}"
-lock-directory = "{directory}"
-status-socket = "{directory}/status.sock"
-[agents.metrics]
-every = "{every}"
-on-startup = true
-{jobs}[exporter]
-listen = ["127.0.0.1:{exporter}"]
-[sinks.store]
-url = "http://127.0.0.1:{store}/api/write/?cluster={cluster}"
-format = "line"
-"""
-_JOBS = '[agents.jobs]\nevery = "10s"\non-startup = true\n'
-
-
 class Simulation(Protocol):
     """Simulated nodes and jobs of the cluster SIMULATED until the time `now`."""
 
@@ -307,14 +308,14 @@ class TrialServer(StoreWithPages):
         simulation = self._simulation
         if simulation is None:
             return
-        done = simulation.now - EVERY
+        done = simulation.now - _EVERY
         while True:
-            now = int(self.store.now()) // EVERY * EVERY
+            now = int(self.store.now()) // _EVERY * _EVERY
             while done < now:
-                done += EVERY
+                done += _EVERY
                 for _ in simulation.go_on(self.store, done):
                     await asyncio.sleep(0)
-            await asyncio.sleep(EVERY - self.store.now() % EVERY + 0.5)
+            await asyncio.sleep(_EVERY - self.store.now() % _EVERY + 0.5)
 
     def _configure(self) -> str:
         """Write the daemon's configuration, and return its path."""
@@ -323,7 +324,7 @@ class TrialServer(StoreWithPages):
             file.write(
                 _CONFIGURATION.format(
                     cluster=HERE, directory=self._directory, every=LIVE, store=self.port,
-                    exporter=self.exporter_port, jobs="" if self._simulation else _JOBS,
+                    exporter=self.exporter_port, jobs="" if self._simulation else _JOBS_AGENT,
                 )
             )  # fmt: skip
         return path
