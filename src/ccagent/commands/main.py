@@ -249,7 +249,7 @@ def status(as_json: bool, wait: Duration, common: Common) -> None:
     if as_json:
         click.echo(found.json().decode())
         return
-    from ccagent.views.table.status import format_status
+    from ccagent.views.status_table import format_status
     from ccagent.views.terminal import find_style, find_width, print_lines
 
     print_lines(format_status(found, find_width(100), find_style()))
