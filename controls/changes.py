@@ -22,8 +22,7 @@ from ccagent.machine.node import BOOT_ID, Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ccagent.controls.catalogue import Catalogue
-    from ccagent.controls.control import Feature
+    from ccagent.controls.control import Catalogue, Feature
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ccagent.controls.catalogue import NO_DEVICE, ListedControl
-from ccagent.controls.control import NODE_DEVICE, Hwthread
+from ccagent.controls.control import NO_DEVICE, NODE_DEVICE, Hwthread, ListedControl
 from ccagent.controls.messages import encode_line, read_lines
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable

@@ -1,4 +1,4 @@
-"""Base classes of controls: name, kind of value, devices. The hwthreads of the machine.
+"""Controls with kind of value and devices, the catalogue of a machine's, and its hwthreads.
 
 The topology is in cc-node-controller's JSON format.
 """
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from ccagent.errors import CcagentError, ControlError
+from ccagent.log import logger
 from ccagent.machine.cpus import CPUS, read_topology_id
 from ccagent.machine.cpus import read_siblings as read_core
 from ccagent.machine.parsed import parse_or
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ccagent.machine.node import Node
+
 
 Kind = Literal["integer", "real", "boolean", "choice", "text"]
 """Kind of a control's value. `choice`: one of the words offered by the machine."""
@@ -39,6 +41,7 @@ DEVICE_TYPES: dict[str, DeviceType] = {
 
 NODE_DEVICE = "0"
 """The only device of type `node`."""
+NO_DEVICE = "there is no device"
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _REAL = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,6})?", re.ASCII)
@@ -173,6 +176,85 @@ class ControlClass(ABC):
     @abstractmethod
     def find_features(self, node: Node) -> Iterable[Feature]:
         """Return the features of this machine. Must not raise without any."""
+
+
+class ListedControl(msgspec.Struct, frozen=True):
+    """One entry of the answer to `controls`."""
+
+    category: str
+    name: str
+    device_type: str
+    description: str
+    methods: str
+
+
+class Catalogue:
+    """The features of all classes. Names are looked up, and never become part of a path."""
+
+    def __init__(self, features: Iterable[Feature]) -> None:
+        self._features: dict[str, Feature] = {}
+        self._by_name: dict[str, list[Feature]] = {}
+        for feature in features:
+            control = feature.control
+            if control.full_name not in self._features:
+                self._features[control.full_name] = feature
+                bare = () if "." in control.name else (control.name,)
+                for name in (control.full_name, *bare):
+                    self._by_name.setdefault(name, []).append(feature)
+        self._categories = {feature.control.category for feature in self}
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self._features.values())
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def has_category(self, name: str) -> bool:
+        """Return whether this machine has controls of a category."""
+        return name in self._categories
+
+    def find(self, name: str) -> Feature:
+        """Return a control by `category.name` or by a unique name. Raise ControlError."""
+        features = self._by_name.get(name, [])
+        if not features:
+            raise ControlError("there is no such control on this node")
+        if len(features) > 1:
+            names = ", ".join(feature.control.full_name for feature in features)
+            raise ControlError(f"the name is not unique: {names}")
+        return features[0]
+
+    def listing(self) -> str:
+        """Return the answer to `controls`: JSON."""
+        listed: list[ListedControl] = []
+        for feature in self:
+            control = feature.control
+            unit = f" [{control.unit}]" if control.unit else ""
+            methods = "ALL" if control.is_writable else "GET"
+            row = (control.category, control.name, control.device_type)
+            listed.append(ListedControl(*row, f"{control.description}{unit}", methods))
+        return msgspec.json.encode({"controls": listed}).decode()
+
+
+def check_device(feature: Feature, device_type: DeviceType | None, number: str) -> str:
+    """Return the id of the device in a request. Raise ControlError if it does not exist."""
+    control = feature.control
+    if device_type != control.device_type:
+        raise ControlError(f"{control.full_name} is of type {control.device_type}")
+    if device_type == "node":
+        number = NODE_DEVICE
+    device = feature.find_device(number)
+    if device is None:
+        raise ControlError(f"{NO_DEVICE} {control.device_type}/{number[:40]!a} with it")
+    return device
+
+
+def find_features(node: Node, classes: Sequence[ControlClass]) -> Iterator[Feature]:
+    """Return the features of all classes. A failing class is skipped and logged."""
+    for control_class in classes:
+        try:
+            yield from control_class.find_features(node)
+        except CcagentError as error:
+            logger.warning("controls %s: %s", control_class.category, error)
 
 
 def real_text(value: float) -> str:

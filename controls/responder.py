@@ -16,11 +16,20 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from ccagent.config.duration import Duration
-from ccagent.controls.catalogue import Catalogue, check_device, find_features, standard_classes
 from ccagent.controls.changes import Changes, Order, find_owner
-from ccagent.controls.control import DEVICE_TYPES, DeviceType, Feature, read_topology, shortened
+from ccagent.controls.control import (
+    DEVICE_TYPES,
+    Catalogue,
+    DeviceType,
+    Feature,
+    check_device,
+    find_features,
+    read_topology,
+    shortened,
+)
 from ccagent.controls.journal import Audit, Entry, Journal, read_audit
 from ccagent.controls.policy import Policy, RateLimit, RequestSender, SenderLimits
+from ccagent.controls.settings import standard_classes
 from ccagent.errors import CcagentError, ControlError, NotPermittedError
 from ccagent.log import logger
 from ccagent.records.line_protocol.decoding import Line

@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.config.service_setup import keep_log
-from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes, find_jobs
+from ccagent.controls.control import Catalogue, find_features
 from ccagent.controls.journal import Audit, Change, Entry, Journal
 from ccagent.controls.local_socket import BoundedCalls, LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
 from ccagent.controls.responder import Responder
-from ccagent.controls.settings import ControlSetup, ControlsSettings, all_senders, load_setup
+from ccagent.controls.settings import (
+    ControlSetup,
+    ControlsSettings,
+    all_senders,
+    load_setup,
+    standard_classes,
+)
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,

@@ -11,8 +11,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from ccagent.controls.catalogue import find_features, standard_classes
-from ccagent.controls.settings import ControlsSettings
+from ccagent.controls.control import find_features
+from ccagent.controls.settings import ControlsSettings, standard_classes
 from ccagent.doctor.finding import Finding, Site
 from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
 from ccagent.exporter.settings import Address, ExporterSettings
