@@ -290,7 +290,7 @@ def _find_uncore_range(file: str, node: Node, path: str) -> Limits:
     return Limits(None if low is None else low / _KHZ, None if high is None else high / _KHZ)
 
 
-_UNCORE_CPU_FREQUENCIES = [
+_UNCORE_FREQUENCIES = [
     KernelFile(f"{name}_uncore_freq", file, "integer", f"{text} frequency of the uncore", "MHz",
                limits, _KHZ)
     for name, file, text, limits in (
@@ -306,7 +306,7 @@ class UncoreFreq(ControlClass):
 
     category = "uncore_freq"
     needs: ClassVar[str] = "the driver intel_uncore_frequency: modprobe intel-uncore-frequency"
-    settable = list_settable("uncore_freq", _UNCORE_CPU_FREQUENCIES)
+    settable = list_settable("uncore_freq", _UNCORE_FREQUENCIES)
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features of the dies, or of sockets if each has one die (LIKWID)."""
@@ -321,7 +321,7 @@ class UncoreFreq(ControlClass):
             "uncore_freq",
             "die" if has_dies else "socket",
             directories,
-            _UNCORE_CPU_FREQUENCIES,
+            _UNCORE_FREQUENCIES,
         )
 
 
