@@ -25,7 +25,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
-from ccagent.controls.os_settings import OsSettings
+from ccagent.controls.kernel_files import OsSettings
 from ccagent.machine.node import Node
 
 CONTROL = "swappiness"

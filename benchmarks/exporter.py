@@ -122,9 +122,8 @@ def add_jobs(root: Path, count: int) -> None:
 
 def serve(root: str, port: int, jobs: int) -> None:
     """Serve the tree with ccagent's exporter until killed. jobs: 0 for node_exporter's names."""
-    from ccagent.exporter.collector_names import list_collectors
     from ccagent.exporter.service import ExporterService
-    from ccagent.exporter.settings import ExporterSettings
+    from ccagent.exporter.settings import ExporterSettings, list_collectors
     from ccagent.machine.node import Node
 
     names = _ALL_SETS if jobs else _ALL_SETS[:1]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.controls.audit import Action, Audit, Entry
-from ccagent.controls.journal import Change, Journal
+from ccagent.controls.journal import Action, Audit, Change, Entry, Journal
 from ccagent.errors import CcagentError, ControlError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import job_directories
@@ -23,8 +22,7 @@ from ccagent.machine.node import BOOT_ID, Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ccagent.controls.catalogue import Catalogue
-    from ccagent.controls.control import Feature
+    from ccagent.controls.control import Catalogue, Feature
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0

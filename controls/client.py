@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,10 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ccagent.controls.catalogue import NO_DEVICE, ListedControl
-from ccagent.controls.control import NODE_DEVICE
+from ccagent.controls.control import NO_DEVICE, NODE_DEVICE, Hwthread, ListedControl
 from ccagent.controls.messages import encode_line, read_lines
-from ccagent.controls.topology import Hwthread
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable
 from ccagent.records.line_protocol.decoding import Line
@@ -86,8 +85,6 @@ class LocalClient(Client):
     def ask(self, lines: Sequence[Line]) -> list[Line]:
         """Send lines to the socket. Without a service, answer GET here."""
         path = self._setup.settings.socket
-        from ccagent.controls.local_socket import ask_locally
-
         has_put = any(line.tags.get("method") == "PUT" for line in lines)
         body = "".join(f"{encode_line(line)}\n" for line in lines).encode()
         try:
@@ -96,9 +93,28 @@ class LocalClient(Client):
         except ControlError:
             if has_put and not any(line.measurement == "restore" for line in lines):
                 raise
-        from ccagent.controls.direct import answer_directly
+        from ccagent.controls.responder import answer_directly
 
         return answer_directly(self._setup, self._node, lines)
+
+
+def ask_locally(path: str, body: bytes, seconds: float) -> bytes:
+    """Return the answers of this node's service. Raise ControlError if none answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(seconds)
+        try:
+            connection.connect(path)
+            connection.sendall(body)
+            connection.shutdown(socket.SHUT_WR)
+            parts: list[bytes] = []
+            while part := connection.recv(65536):
+                parts.append(part)
+        except OSError as error:
+            reason = error.strerror or "no answer"
+            raise ControlError(
+                f"{path}: {reason}: is ccagent-control.service running, and are you root?"
+            ) from error
+    return b"".join(parts)
 
 
 class NatsClient(Client):

@@ -130,7 +130,7 @@ def audit(last: int, as_json: bool, common: Common) -> None:
     """Show changes, refusals and restores on this node, oldest first."""
     import msgspec
 
-    from ccagent.controls.audit import describe, read_audit
+    from ccagent.controls.journal import describe, read_audit
     from ccagent.errors import CcagentError
     from ccagent.log import printable
 

@@ -1,17 +1,25 @@
-"""Base classes of controls: name, kind of value, devices; controls in files of the kernel."""
+"""Controls with kind of value and devices, the catalogue of a machine's, and its hwthreads.
+
+The topology is in cc-node-controller's JSON format.
+"""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from ccagent.errors import ControlError, NotHereError, UnparsableError
+from ccagent.errors import CcagentError, ControlError
+from ccagent.log import logger
+from ccagent.machine.cpus import CPUS, read_topology_id
+from ccagent.machine.cpus import read_siblings as read_core
+from ccagent.machine.parsed import parse_or
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ccagent.machine.node import Node
 
@@ -33,11 +41,16 @@ DEVICE_TYPES: dict[str, DeviceType] = {
 
 NODE_DEVICE = "0"
 """The only device of type `node`."""
+NO_DEVICE = "there is no device"
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _REAL = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,6})?", re.ASCII)
 _BOOLEANS = {"0": "0", "1": "1", "false": "0", "true": "1"}
 _SHOWN = 60
+
+_CPU = re.compile(r"cpu([0-9]{1,6})", re.ASCII)
+_NODES = "sys/devices/system/node"
+_NODE = re.compile(r"node([0-9]{1,6})", re.ASCII)
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -102,7 +115,6 @@ class Limits(msgspec.Struct, frozen=True):
 
 NO_LIMITS = Limits()
 """The machine takes every value of the kind."""
-MICRO = 1_000_000
 
 
 class Feature(ABC):
@@ -153,7 +165,7 @@ class Feature(ABC):
 
 
 class ControlClass(ABC):
-    """A family of controls, one file each. Classes are independent of the way of requests."""
+    """A family of controls. Classes are independent of the way of requests."""
 
     category: ClassVar[str]
     needs: ClassVar[str]
@@ -166,6 +178,85 @@ class ControlClass(ABC):
         """Return the features of this machine. Must not raise without any."""
 
 
+class ListedControl(msgspec.Struct, frozen=True):
+    """One entry of the answer to `controls`."""
+
+    category: str
+    name: str
+    device_type: str
+    description: str
+    methods: str
+
+
+class Catalogue:
+    """The features of all classes. Names are looked up, and never become part of a path."""
+
+    def __init__(self, features: Iterable[Feature]) -> None:
+        self._features: dict[str, Feature] = {}
+        self._by_name: dict[str, list[Feature]] = {}
+        for feature in features:
+            control = feature.control
+            if control.full_name not in self._features:
+                self._features[control.full_name] = feature
+                bare = () if "." in control.name else (control.name,)
+                for name in (control.full_name, *bare):
+                    self._by_name.setdefault(name, []).append(feature)
+        self._categories = {feature.control.category for feature in self}
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self._features.values())
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def has_category(self, name: str) -> bool:
+        """Return whether this machine has controls of a category."""
+        return name in self._categories
+
+    def find(self, name: str) -> Feature:
+        """Return a control by `category.name` or by a unique name. Raise ControlError."""
+        features = self._by_name.get(name, [])
+        if not features:
+            raise ControlError("there is no such control on this node")
+        if len(features) > 1:
+            names = ", ".join(feature.control.full_name for feature in features)
+            raise ControlError(f"the name is not unique: {names}")
+        return features[0]
+
+    def listing(self) -> str:
+        """Return the answer to `controls`: JSON."""
+        listed: list[ListedControl] = []
+        for feature in self:
+            control = feature.control
+            unit = f" [{control.unit}]" if control.unit else ""
+            methods = "ALL" if control.is_writable else "GET"
+            row = (control.category, control.name, control.device_type)
+            listed.append(ListedControl(*row, f"{control.description}{unit}", methods))
+        return msgspec.json.encode({"controls": listed}).decode()
+
+
+def check_device(feature: Feature, device_type: DeviceType | None, number: str) -> str:
+    """Return the id of the device in a request. Raise ControlError if it does not exist."""
+    control = feature.control
+    if device_type != control.device_type:
+        raise ControlError(f"{control.full_name} is of type {control.device_type}")
+    if device_type == "node":
+        number = NODE_DEVICE
+    device = feature.find_device(number)
+    if device is None:
+        raise ControlError(f"{NO_DEVICE} {control.device_type}/{number[:40]!a} with it")
+    return device
+
+
+def find_features(node: Node, classes: Sequence[ControlClass]) -> Iterator[Feature]:
+    """Return the features of all classes. A failing class is skipped and logged."""
+    for control_class in classes:
+        try:
+            yield from control_class.find_features(node)
+        except CcagentError as error:
+            logger.warning("controls %s: %s", control_class.category, error)
+
+
 def real_text(value: float) -> str:
     """Return a real number in LIKWID's format."""
     return f"{value:f}"
@@ -174,150 +265,6 @@ def real_text(value: float) -> str:
 def shortened(text: str) -> str:
     """Return a text of a request for an error message, printable and of bounded length."""
     return ascii(text[:_SHOWN])
-
-
-_NUMBER = re.compile(rb"-?[0-9]{1,20}")
-_BRACKETS = re.compile(r"\[([^\]]*)\]")
-
-
-class FileFeature(Feature):
-    """A control with one file `DIRECTORY/FILE` per device.
-
-    directories: by device id, from the machine's list of devices.
-    """
-
-    def __init__(
-        self, node: Node, category: str, device_type: DeviceType, row: KernelFile,
-        directories: Mapping[str, str],
-    ) -> None:  # fmt: skip
-        self.control = Control(
-            category, row.name, device_type, row.kind, row.description, row.unit,
-            is_writable=row.limits is not None,
-        )  # fmt: skip
-        self.devices = tuple(directories)
-        self.tolerance = row.tolerance
-        self._node = node
-        self._row = row
-        self._directories = directories
-
-    def read(self, device: str) -> str:
-        """Return the value in the file. Raise CcagentError if it can't be read."""
-        path = self._path(device)
-        return self._parse(self._node.read_single(path), path)
-
-    def write(self, device: str, text: str) -> None:
-        """Write a value to the file. Raise CcagentError if that fails."""
-        self._node.write_file(self._path(device), self._format(text))
-
-    def limits(self, device: str) -> Limits:
-        """Return the machine's current limits. Raise CcagentError."""
-        limits = self._row.limits or NO_LIMITS
-        return limits(self._node, self._directories[device]) if callable(limits) else limits
-
-    def resource(self, device: str) -> str:
-        """Return the path of the file without links: cpus share cpufreq policies through links."""
-        return self._node.resolve(self._path(device))
-
-    def _path(self, device: str) -> str:
-        return f"{self._directories[device]}/{self._row.file}"
-
-    def _parse(self, content: bytes, path: str) -> str:
-        text = content.strip()
-        if self.control.kind in {"integer", "real"}:
-            if not _NUMBER.fullmatch(text):
-                raise UnparsableError(f"/{path}: not a whole number: {text[:40]!r}")
-            number = int(text)
-            if self.control.kind == "integer":
-                return str(number // self._row.scale)
-            return real_text(number / self._row.scale)
-        return text.decode("utf-8", "replace")
-
-    def _format(self, text: str) -> bytes:
-        match self.control.kind:
-            case "integer":
-                return str(int(text) * self._row.scale).encode()
-            case "real":
-                return str(round(float(text) * self._row.scale)).encode()
-            case _:
-                return text.encode()
-
-
-class InvertedFeature(FileFeature):
-    """A boolean with an inverted file: no_turbo."""
-
-    def _parse(self, content: bytes, path: str) -> str:
-        return _inverted(super()._parse(content, path), path)
-
-    def _format(self, text: str) -> bytes:
-        return _inverted(text, "").encode()
-
-
-class BracketedFeature(FileFeature):
-    """A file with all choices, and the current one in brackets: `always [madvise] never`.
-
-    The choices in the file are the limits.
-    """
-
-    def limits(self, device: str) -> Limits:
-        """Return the choices. Raise CcagentError."""
-        text = self._node.read_single(self._path(device)).decode("utf-8", "replace")
-        return Limits(choices=tuple(text.replace("[", "").replace("]", "").split()))
-
-    def _parse(self, content: bytes, path: str) -> str:
-        match = _BRACKETS.search(content.decode("utf-8", "replace"))
-        if match is None:
-            raise UnparsableError(f"/{path}: no choice in brackets: {content[:40]!r}")
-        return match[1]
-
-
-class KernelFile(NamedTuple):
-    """A control in a file of each device's directory: a row in the table of a class.
-
-    limits: of all devices, or a function that finds them in a device's directory; None if the
-    control can only be read. scale: units of the file per unit of the control.
-    """
-
-    name: str
-    file: str
-    kind: Kind
-    description: str
-    unit: str = ""
-    limits: Limits | Callable[[Node, str], Limits] | None = None
-    scale: int = 1
-    tolerance: float = 0.0
-    form: type[FileFeature] = FileFeature
-
-
-def list_settable(category: str, table: Iterable[KernelFile]) -> dict[str, Kind]:
-    """Return the kinds of the controls of a table that can be set, by their full names."""
-    return {f"{category}.{row.name}": row.kind for row in table if row.limits is not None}
-
-
-def find_files(
-    node: Node, category: str, device_type: DeviceType, directories: Mapping[str, str],
-    table: Iterable[KernelFile],
-) -> Iterator[Feature]:  # fmt: skip
-    """Yield the features of rows whose file a device has."""
-    for row in table:
-        having = {d: path for d, path in directories.items() if node.exists(f"{path}/{row.file}")}
-        if having:
-            yield row.form(node, category, device_type, row, having)
-
-
-def find_power_range(low: str, high: str, node: Node, directory: str) -> Limits:
-    """Return the range in W of a power limit, without 0 W. low, high: files of its ends in uW."""
-    least = read_integer(node, f"{directory}/{low}") or 0
-    most = read_integer(node, f"{directory}/{high}")
-    return Limits(max(least, 1) / MICRO, most / MICRO if most else None)
-
-
-def read_integer(node: Node, path: str) -> int | None:
-    """Return the whole number in a file; None without the file. Raise CcagentError."""
-    try:
-        text = node.read_single(path).strip()
-    except NotHereError:
-        return None
-    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def list_names(node: Node, path: str, form: re.Pattern[str]) -> list[re.Match[str]]:
@@ -329,7 +276,88 @@ def list_names(node: Node, path: str, form: re.Pattern[str]) -> list[re.Match[st
     return sorted(matches, key=lambda match: [int(n) for n in re.findall(r"[0-9]+", match[0])])
 
 
-def _inverted(text: str, path: str) -> str:
-    if text not in {"0", "1"}:
-        raise UnparsableError(f"/{path}: neither 0 nor 1: {text[:40]!r}")
-    return "1" if text == "0" else "0"
+def list_cpus(node: Node) -> list[int]:
+    """Return the online hwthreads. A hwthread without the file can't be switched off."""
+    numbers = [int(match[1]) for match in list_names(node, CPUS, _CPU)]
+    return [n for n in numbers if node.read_text(f"{CPUS}/cpu{n}/online") in {"", "1"}]
+
+
+def read_siblings(node: Node, number: int) -> list[int]:
+    """Return the hwthreads of the core of a hwthread."""
+    try:
+        return read_core(node, number) or [number]
+    except CcagentError:
+        return [number]
+
+
+def read_id(node: Node, number: int, name: str) -> int:
+    """Return an id of a hwthread: of its socket, die or core; 0 if the kernel does not know it."""
+    try:
+        return max(0, read_topology_id(node, number, name))
+    except CcagentError:
+        return 0
+
+
+class Hwthread(msgspec.Struct, frozen=True):
+    """One hwthread. core_id: number in its socket. smt_id: number in its core."""
+
+    cpu_id: int
+    smt_id: int
+    core_cpu_list: list[int]
+    core_id: int
+    socket_id: int
+    die_id: int
+    numa_id: int
+
+
+class CpuInfo(msgspec.Struct, frozen=True):
+    """Counts of the machine."""
+
+    num_hwthreads: int
+    smt_width: int
+    num_sockets: int
+    num_dies: int
+    num_cores: int
+    num_numa_domains: int
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """The answer to `topology`."""
+
+    hwthreads: list[Hwthread]
+    cpu_info: CpuInfo
+
+
+def read_topology(node: Node) -> Topology:
+    """Read the topology of the online hwthreads."""
+    domains = {
+        int(match[1]): parse_or(node, f"{_NODES}/{match[0]}/cpulist", parse_cpu_list, list[int]())
+        for match in list_names(node, _NODES, _NODE)
+    }
+    numa = {cpu: domain for domain, cpus in domains.items() for cpu in cpus}
+    online = list_cpus(node)
+    threads = [_hwthread(node, cpu, numa, set(online)) for cpu in online]
+    return Topology(
+        threads,
+        CpuInfo(
+            num_hwthreads=len(threads),
+            smt_width=max((len(t.core_cpu_list) for t in threads), default=0),
+            num_sockets=len({t.socket_id for t in threads}),
+            num_dies=len({(t.socket_id, t.die_id) for t in threads}),
+            num_cores=len({tuple(t.core_cpu_list) for t in threads}),
+            num_numa_domains=len(domains) or len({t.numa_id for t in threads}),
+        ),
+    )
+
+
+def _hwthread(node: Node, cpu: int, numa: dict[int, int], online: set[int]) -> Hwthread:
+    siblings = [number for number in read_siblings(node, cpu) if number in online] or [cpu]
+    return Hwthread(
+        cpu_id=cpu,
+        smt_id=siblings.index(cpu) if cpu in siblings else 0,
+        core_cpu_list=siblings,
+        core_id=read_id(node, cpu, "core_id"),
+        socket_id=read_id(node, cpu, "physical_package_id"),
+        die_id=read_id(node, cpu, "die_id"),
+        numa_id=numa.get(cpu, 0),
+    )

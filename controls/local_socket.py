@@ -1,35 +1,79 @@
-"""The Unix socket for requests of this node's commands, only for root.
+"""The Unix socket for requests of this node's commands, only for root; calls with a time limit.
 
 A client sends one message, ends its sending side, and receives the answers. Each message has a
-thread: a hanging one does not delay others.
+thread: a hanging one does not delay others, and is abandoned after the time limit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ccagent.controls.messages import encode_line, read_lines
 from ccagent.controls.policy import RequestSender
-from ccagent.errors import ConfigurationError, ControlError, EncodingError
+from ccagent.errors import ConfigurationError, EncodingError
 from ccagent.log import logger
+from ccagent.machine.background import BackgroundCall
 from ccagent.machine.user_names import UserNames, look_up_user
 from ccagent.service.private_directories import make_directory
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Callable
 
-    from ccagent.controls.bounded_calls import BoundedCalls
     from ccagent.controls.responder import Responder
+
+
+T = TypeVar("T")
 
 _LARGEST = 1024 * 1024
 _MOST_CONNECTIONS = 8
 _SECONDS = 5.0
 _ANSWER_WITHIN = 60.0
 _CREDENTIALS = struct.Struct("=iII")
+_MOST_HANGING = 16
+
+
+class BoundedCalls:
+    """Calls in separate threads, for the event loop. The process ends if many of them hang."""
+
+    def __init__(self) -> None:
+        self._hanging: list[BackgroundCall[Any]] = []
+
+    async def call(self, function: Callable[[], T], seconds: float | None) -> T:
+        """Return the result of a function, or raise its exception.
+
+        Raise TimeoutError after the time limit, if there is one; the thread is abandoned.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, done)
+
+        call = BackgroundCall(function, "controls", tell)
+        await asyncio.wait({done}, timeout=seconds)
+        if call.is_done:
+            return call.result()
+        self._hanging = [*(each for each in self._hanging if not each.is_done), call]
+        if len(self._hanging) > _MOST_HANGING:
+            end_process(f"{len(self._hanging)} requests hang")
+        raise TimeoutError
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def end_process(reason: str) -> None:
+    """End the process at once: threads that hang would stop an ordinary exit."""
+    logger.error("controls: %s: the service ends, to be started again", reason)
+    os._exit(1)
 
 
 class LocalSocket:
@@ -48,8 +92,6 @@ class LocalSocket:
 
         The socket of a killed service is replaced.
         """
-        import asyncio  # not needed by `ask_locally`
-
         mask = os.umask(0o177)
         try:
             make_directory(os.path.dirname(self._path), 0o755)
@@ -71,8 +113,6 @@ class LocalSocket:
             os.unlink(self._path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        import asyncio
-
         self._connections += 1
         try:
             if self._connections <= _MOST_CONNECTIONS:
@@ -115,22 +155,3 @@ def _peer(writer: asyncio.StreamWriter) -> int:
     raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     return int(uid)
-
-
-def ask_locally(path: str, body: bytes, seconds: float) -> bytes:
-    """Return the answers of this node's service. Raise ControlError if none answers."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(seconds)
-        try:
-            connection.connect(path)
-            connection.sendall(body)
-            connection.shutdown(socket.SHUT_WR)
-            parts: list[bytes] = []
-            while part := connection.recv(65536):
-                parts.append(part)
-        except OSError as error:
-            reason = error.strerror or "no answer"
-            raise ControlError(
-                f"{path}: {reason}: is ccagent-control.service running, and are you root?"
-            ) from error
-    return b"".join(parts)

@@ -39,7 +39,7 @@ from ccagent.service.signals import TimeLimit
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from ccagent.controls.bounded_calls import BoundedCalls
+    from ccagent.controls.local_socket import BoundedCalls
     from ccagent.controls.responder import Responder
     from ccagent.controls.settings import ControlsSettings
     from ccagent.net.nats_login import NatsOptions

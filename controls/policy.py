@@ -13,7 +13,6 @@ from ccagent.errors import ControlError
 _MINUTE = 60.0
 _SHARE_OF_OTHERS = 10
 _ROOT = "root on this node"
-RESTORE = "restore"
 
 
 class RequestSender(NamedTuple):
@@ -69,7 +68,7 @@ class Policy:
         """
         rule = self._settings.allow.get(name)
         senders = self._settings.senders or (() if rule is None else rule.senders)
-        self.check_sender(sender, senders, f"{RESTORE} {name}")
+        self.check_sender(sender, senders, f"restore {name}")
 
     def check_sender(
         self, sender: RequestSender, senders: tuple[str, ...] | None, what: str

@@ -2,33 +2,44 @@
 
 Source: cc-node-controller's protocol. A request is a control message. The answer is a log message
 with measurement and tags of the request, `level` and `hostname`. This module is independent of the
-way of requests.
+way of requests. It answers also without a service: it reads this machine, and restores changes
+after a crash.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from ccagent.config.duration import Duration
-from ccagent.controls.audit import Audit, Entry, read_audit
-from ccagent.controls.catalogue import Catalogue, check_device
 from ccagent.controls.changes import Changes, Order, find_owner
-from ccagent.controls.control import DEVICE_TYPES, DeviceType, Feature, shortened
+from ccagent.controls.control import (
+    DEVICE_TYPES,
+    Catalogue,
+    DeviceType,
+    Feature,
+    check_device,
+    find_features,
+    read_topology,
+    shortened,
+)
+from ccagent.controls.journal import Audit, Entry, Journal, read_audit
 from ccagent.controls.policy import Policy, RateLimit, RequestSender, SenderLimits
-from ccagent.controls.topology import read_topology
+from ccagent.controls.settings import standard_classes
 from ccagent.errors import CcagentError, ControlError, NotPermittedError
 from ccagent.log import logger
 from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
+from ccagent.service.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ccagent.controls.settings import ControlsSettings
+    from ccagent.controls.settings import ControlSetup, ControlsSettings
     from ccagent.machine.node import Node
 
 Method = Literal["", "GET", "PUT"]
@@ -327,3 +338,48 @@ def _lease(tags: dict[str, str], longest: float) -> float:
     if seconds <= 0:
         raise ControlError("lease: longer than 0 s is needed")
     return min(seconds, longest) if longest else seconds
+
+
+def answer_directly(setup: ControlSetup, node: Node, lines: Sequence[Line]) -> list[Line]:
+    """Answer GET with this user's permissions; restore the changes of an ended service.
+
+    Raise ControlError if a service runs or this user is not root.
+    """
+    catalogue = Catalogue(find_features(node, standard_classes()))
+    if not any(line.measurement == RESTORE for line in lines):
+        responder = _make_responder(setup, node, catalogue, None)
+        return [responder.answer(line, RequestSender("here"), "GET") for line in lines]
+    directory = setup.settings.state_directory
+    if os.geteuid() != 0:
+        raise ControlError("restore: no service runs, and only root may put values back")
+    if not os.path.lexists(directory):
+        # Epilogs run on every node. Slurm drains a node if its epilog fails.
+        responder = _make_responder(setup, node, catalogue, None)
+        return [responder.reply(line, "INFO", "Restored 0 values: SUCCESS!") for line in lines]
+    lock = Lock(os.path.join(directory, "control.lock"), "controls.state-directory")
+    try:
+        audit = Audit(directory, node.clock.time, lambda _: None)
+        changes = Changes(node, catalogue, Journal(directory), audit)
+        changes.recover_after_boot()
+        responder = _make_responder(setup, node, catalogue, changes)
+        root = RequestSender("root on this node", is_root=True)
+        return [responder.answer(line, root) for line in lines]
+    finally:
+        lock.release()
+
+
+def _make_responder(
+    setup: ControlSetup, node: Node, catalogue: Catalogue, changes: Changes | None
+) -> Responder:
+    def configuration() -> str:
+        raise ControlError("config: no service runs on this node")
+
+    return Responder(
+        node,
+        setup.settings,
+        policy=Policy(setup.settings),
+        catalogue=catalogue,
+        changes=changes,
+        audit=Audit(setup.settings.state_directory, node.clock.time, lambda _: None),
+        configuration=configuration,
+    )

@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.config.service_setup import keep_log
-from ccagent.controls.audit import Audit, Entry
-from ccagent.controls.bounded_calls import BoundedCalls
-from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes, find_jobs
-from ccagent.controls.journal import Change, Journal
-from ccagent.controls.local_socket import LocalSocket
+from ccagent.controls.control import Catalogue, find_features
+from ccagent.controls.journal import Audit, Change, Entry, Journal
+from ccagent.controls.local_socket import BoundedCalls, LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
 from ccagent.controls.responder import Responder
-from ccagent.controls.settings import ControlSetup, ControlsSettings, all_senders, load_setup
+from ccagent.controls.settings import (
+    ControlSetup,
+    ControlsSettings,
+    all_senders,
+    load_setup,
+    standard_classes,
+)
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ccagent.controls.config_class import ConfigSource
+    from ccagent.controls.config_keys import ConfigSource
     from ccagent.controls.nats_requests import NatsRequests
     from ccagent.net.signatures import SignatureCheck
 
@@ -175,7 +179,7 @@ class ControlService:
         settings = self._setup.settings
         classes = [*self._classes]
         if any(name.startswith("config.") for name in settings.allow):
-            from ccagent.controls.config_class import ConfigControls
+            from ccagent.controls.config_keys import ConfigControls
 
             classes.append(ConfigControls(self._config_source(), settings.allow))
         return Catalogue(find_features(self._node, classes))
@@ -313,7 +317,7 @@ class ControlService:
             self._loop.call_soon_threadsafe(requests.send_event, subject, event)
 
     def _config_source(self) -> ConfigSource:
-        from ccagent.controls.config_class import ConfigSource
+        from ccagent.controls.config_keys import ConfigSource
 
         return ConfigSource(self._node, self._setup.path, self._setup.settings.overrides)
 

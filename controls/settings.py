@@ -22,6 +22,8 @@ from ccagent.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ccagent.controls.control import ControlClass
+
 
 STATE_DIRECTORY = "/var/lib/ccagent-control"
 SOCKET = "/run/ccagent-control/control.sock"
@@ -210,9 +212,17 @@ def _find_wrong_key(name: str, rule: AllowSettings) -> Iterator[str]:
                 yield str(error)
 
 
+def standard_classes() -> list[ControlClass]:
+    """Return all classes that need only the machine."""
+    from ccagent.controls.cards import AmdGpu, NvmlControls
+    from ccagent.controls.kernel_files import CpuFreq, OsSettings, UncoreFreq
+    from ccagent.controls.processors import Hsmp, Msr, Rapl
+
+    return [CpuFreq(), Rapl(), UncoreFreq(), Msr(), OsSettings(), NvmlControls(), AmdGpu(), Hsmp()]
+
+
 def find_unknown_rules(rules: Mapping[str, AllowSettings]) -> Iterator[str]:
     """Yield the problems in names and limits of rules."""
-    from ccagent.controls.catalogue import standard_classes
     from ccagent.errors import nearest
 
     kinds = {name: kind for each in standard_classes() for name, kind in each.settable.items()}

@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.exporter.collector_names import COLLECTORS, READER, list_collectors
+from ccagent.exporter.settings import COLLECTORS, READER, list_collectors
 from ccagent.log import logger
 from ccagent.machine.descriptors import KeptFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from ccagent.exporter.exposition import FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
@@ -81,15 +81,11 @@ def make_collectors(settings: ExporterSettings, sources: NodeSources) -> dict[st
         name_set: [
             _make(name, COLLECTORS[name_set].get(name, READER), settings, sources)
             for name, is_default in list_collectors(name_set).items()
-            if _is_chosen(name, settings.collectors, is_default=is_default)
+            if (name in settings.collectors if settings.collectors else is_default)
             and name not in settings.exclude
         ]
         for name_set in dict.fromkeys(settings.names)
     }
-
-
-def _is_chosen(name: str, collectors: Collection[str], *, is_default: bool) -> bool:
-    return name in collectors if collectors else is_default
 
 
 def _make(name: str, place: str, settings: ExporterSettings, sources: NodeSources) -> Collector:

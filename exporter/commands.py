@@ -105,7 +105,7 @@ def password(user: str) -> None:
 
     Ask for the password twice, or read it from standard input if that is no terminal.
     """
-    from ccagent.exporter.passwords import make_line
+    from ccagent.exporter.access import make_line
 
     if sys.stdin.isatty():
         secret: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
@@ -213,7 +213,7 @@ def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings
                 )
         from msgspec.structs import replace
 
-        from ccagent.exporter.collector_names import list_collectors
+        from ccagent.exporter.settings import list_collectors
 
         known = {each for name in chosen for each in list_collectors(name)}
         collectors = tuple(each for each in settings.collectors if each in known)

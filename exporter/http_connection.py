@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from ccagent.exporter.pages import ExporterAnswer, Request, text_answer
 
 if TYPE_CHECKING:
-    from ccagent.exporter.tls import TlsContext
+    from ccagent.exporter.access import TlsContext
 
 
 State = Literal["handshake", "reading", "working", "writing", "closed"]

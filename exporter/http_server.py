@@ -24,8 +24,8 @@ from ccagent.net.urls import network
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ccagent.exporter.access import TlsContext
     from ccagent.exporter.pages import ExporterAnswer, Request
-    from ccagent.exporter.tls import TlsContext
 
 
 StopReason = Literal["evicted", "malformed", "refused", "slow"]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
 from ccagent import __version__
+from ccagent.exporter.access import BusyError
 from ccagent.exporter.exposition import join_openmetrics, join_text
-from ccagent.exporter.passwords import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from ccagent.exporter.access import PasswordFile
     from ccagent.exporter.exposition import Block
-    from ccagent.exporter.passwords import PasswordFile
     from ccagent.exporter.settings import ExporterSettings
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

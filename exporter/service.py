@@ -11,11 +11,11 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
+from ccagent.exporter.access import PasswordFile, TlsContext
 from ccagent.exporter.collector import make_collectors
 from ccagent.exporter.gpu_metrics import keep_gpu_jobs
 from ccagent.exporter.http_server import ExporterServer, RequestHandler
 from ccagent.exporter.pages import ExporterPages
-from ccagent.exporter.passwords import PasswordFile
 from ccagent.exporter.scraping import Scraper
 from ccagent.exporter.settings import SYSTEMD
 from ccagent.exporter.sources import NodeSources
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ccagent.exporter.exposition import Block
     from ccagent.exporter.settings import Address, ExporterSettings
-    from ccagent.exporter.tls import TlsContext
     from ccagent.machine.node import Node
 
     T = TypeVar("T")
@@ -261,7 +260,7 @@ class ExporterService:
         """Read certificate and users. Raise ConfigurationError if a file is invalid."""
         self.settings = settings
         self._tls = (
-            _locate_problems("exporter.", _make_tls, settings)
+            _locate_problems("exporter.", TlsContext, settings)
             if settings.certificate_file
             else None
         )
@@ -379,12 +378,6 @@ class AnswerCache:
         """Close the collectors."""
         self._last.clear()
         self._scraper.close()
-
-
-def _make_tls(settings: ExporterSettings) -> TlsContext:
-    from ccagent.exporter.tls import TlsContext
-
-    return TlsContext(settings)
 
 
 def _locate_problems(place: str, make: Callable[[V], T], value: V) -> T:

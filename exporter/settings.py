@@ -1,4 +1,4 @@
-"""The keys of the table [exporter], and their checks."""
+"""The keys of the table [exporter], their checks, and the names of the collectors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ccagent.net.urls import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
 SYSTEMD = "systemd"
 """The value of `listen` for the sockets that systemd passes."""
 
@@ -26,6 +27,90 @@ NameSet = Literal[
 ]  # fmt: skip
 NAME_SETS: tuple[NameSet, ...] = get_args(NameSet)
 """The sets of metric names."""
+
+_NODE_EXPORTER = "ccagent.exporter.node_exporter"
+_HERE = "ccagent.exporter"
+READER = f"{_HERE}.own_metrics:ReaderCollector"
+
+COLLECTORS: dict[str, dict[str, str]] = {
+    "ccagent": {
+        "own": f"{_HERE}.own_metrics:OwnCollector",
+        "jobs": f"{_HERE}.job_metrics:JobCollector",
+        "jobio": f"{_HERE}.job_io_metrics:JobIoCollector",
+        "gpus": f"{_HERE}.gpu_metrics:GpuCollector",
+        "energy": f"{_HERE}.own_metrics:EnergyCollector",
+    },
+    "node_exporter": {
+        "arp": f"{_NODE_EXPORTER}.network:read_arp",
+        "bonding": f"{_NODE_EXPORTER}.network:read_bonding",
+        "conntrack": f"{_NODE_EXPORTER}.network:read_conntrack",
+        "cpu": f"{_NODE_EXPORTER}.kernel:CpuCollector",
+        "cpufreq": f"{_NODE_EXPORTER}.kernel:CpufreqCollector",
+        "diskstats": f"{_NODE_EXPORTER}.devices:DiskCollector",
+        "dmi": f"{_NODE_EXPORTER}.system:DmiCollector",
+        "edac": f"{_NODE_EXPORTER}.hardware:EdacCollector",
+        "entropy": f"{_NODE_EXPORTER}.system:read_entropy",
+        "filefd": f"{_NODE_EXPORTER}.system:read_filefd",
+        "filesystem": f"{_NODE_EXPORTER}.devices:FilesystemCollector",
+        "hwmon": f"{_NODE_EXPORTER}.hardware:HwmonCollector",
+        "infiniband": f"{_NODE_EXPORTER}.devices:read_infiniband",
+        "interrupts": f"{_NODE_EXPORTER}.kernel:read_interrupts",
+        "kernel_hung": f"{_NODE_EXPORTER}.system:read_kernel_hung",
+        "loadavg": f"{_NODE_EXPORTER}.kernel:read_loadavg",
+        "mdadm": f"{_NODE_EXPORTER}.devices:read_mdadm",
+        "meminfo": f"{_NODE_EXPORTER}.kernel:read_meminfo",
+        "mountstats": f"{_NODE_EXPORTER}.nfs:read_mountstats",
+        "netclass": f"{_NODE_EXPORTER}.network:NetclassCollector",
+        "netdev": f"{_NODE_EXPORTER}.network:NetdevCollector",
+        "netstat": f"{_NODE_EXPORTER}.network:read_netstat",
+        "nfs": f"{_NODE_EXPORTER}.nfs:read_nfs",
+        "nfsd": f"{_NODE_EXPORTER}.nfs:read_nfsd",
+        "os": f"{_NODE_EXPORTER}.system:read_os",
+        "powersupplyclass": f"{_NODE_EXPORTER}.hardware:read_powersupplyclass",
+        "pressure": f"{_NODE_EXPORTER}.kernel:read_pressure",
+        "process": f"{_NODE_EXPORTER}.system:read_process",
+        "processes": f"{_NODE_EXPORTER}.system:read_processes",
+        "rapl": f"{_NODE_EXPORTER}.hardware:RaplCollector",
+        "schedstat": f"{_NODE_EXPORTER}.kernel:read_schedstat",
+        "selinux": f"{_NODE_EXPORTER}.system:read_selinux",
+        "sockstat": f"{_NODE_EXPORTER}.network:read_sockstat",
+        "softirqs": f"{_NODE_EXPORTER}.kernel:read_softirqs",
+        "softnet": f"{_NODE_EXPORTER}.network:read_softnet",
+        "stat": f"{_NODE_EXPORTER}.kernel:read_stat",
+        "systemd": f"{_NODE_EXPORTER}.systemd:SystemdCollector",
+        "tcpstat": f"{_NODE_EXPORTER}.network:read_tcpstat",
+        "textfile": f"{_HERE}.textfile:TextfileCollector",
+        "thermal_zone": f"{_NODE_EXPORTER}.hardware:read_thermal_zone",
+        "time": f"{_NODE_EXPORTER}.system:read_time",
+        "timex": f"{_NODE_EXPORTER}.system:read_timex",
+        "udp_queues": f"{_NODE_EXPORTER}.network:read_udp_queues",
+        "uname": f"{_NODE_EXPORTER}.system:read_uname",
+        "vmstat": f"{_NODE_EXPORTER}.kernel:read_vmstat",
+    },
+    "cgroup_exporter": {"cgroups": f"{_HERE}.job_metrics:CgroupExporterCollector"},
+    "dcgm": {"dcgm": f"{_HERE}.gpu_metrics:DcgmCollector"},
+    "lustre": {"lustre": f"{_HERE}.lustrefs:LustrefsCollector"},
+    "ceems": {
+        "ceems": f"{_HERE}.job_metrics:CeemsCollector",
+        "ceems-ebpf": f"{_HERE}.job_io_metrics:CeemsIoCollector",
+        "ceems-rdma": f"{_HERE}.job_io_metrics:CeemsRdmaCollector",
+    },
+    "jobstats": {"jobstats": f"{_HERE}.community_metrics:JobstatsCollector"},
+    "slurm-job-exporter": {
+        "slurm-job-exporter": f"{_HERE}.community_metrics:SlurmJobExporterCollector"
+    },
+    "omnistat": {"omnistat": f"{_HERE}.community_metrics:OmnistatCollector"},
+    "slurm": {
+        "slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector",
+        "slurm-fairshare": f"{_HERE}.slurm_controller:FairshareCollector",
+        "slurm-licenses": f"{_HERE}.slurm_controller:LicensesCollector",
+        "slurm-reservations": f"{_HERE}.slurm_controller:ReservationsCollector",
+        "slurm-scheduler": f"{_HERE}.slurm_controller:SchedulerCollector",
+    },
+}
+"""Collectors by set of names: name to `module:object`, a class or a function of the node."""
+_ON_DEMAND = frozenset({"interrupts", "mountstats", "processes", "softirqs", "systemd", "tcpstat"})
+"""Those that node_exporter leaves out by default, too."""
 
 _PATH = re.compile(r"/[!-~]+")
 _FORBIDDEN = frozenset("?#%")
@@ -210,6 +295,19 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         return bool(self.certificate_file and (self.users_file or self.client_ca_file))
 
 
+def list_collectors(name_set: str) -> dict[str, bool]:
+    """Return the collectors of a set of names, and whether each is used by default.
+
+    The set `ccagent` has every reader of the agent `metrics`.
+    """
+    found = {name: name not in _ON_DEMAND for name in COLLECTORS[name_set]}
+    if name_set == "ccagent":
+        from ccagent.agents.metrics.settings import READERS
+
+        found |= {name: reader.is_exposed for name, reader in READERS.items()}
+    return found
+
+
 def _find_problems(settings: ExporterSettings) -> Iterator[str]:
     yield from _find_wrong_addresses(settings)
     yield from _find_wrong_files(settings)
@@ -280,8 +378,6 @@ def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
 
 
 def _find_wrong_collectors(settings: ExporterSettings) -> Iterator[str]:
-    from ccagent.exporter.collector_names import list_collectors
-
     homes: dict[str, list[str]] = {}
     for name_set in NAME_SETS:
         for name in list_collectors(name_set):

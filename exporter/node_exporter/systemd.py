@@ -83,7 +83,8 @@ class SystemdCollector(Collector):
         shown = [unit for unit in units if unit.is_loaded and not self._is_excluded(unit.name)]
         self._find_types(node, [unit.name for unit in shown])
         properties = ",".join((_LAST_TRIGGER, *_SOCKET))
-        details = self._show(node, properties, *_list_detailed(shown))
+        detailed = [unit.name for unit in shown if unit.name.endswith((".socket", ".timer"))]
+        details = self._show(node, properties, *detailed)
         return name_units(manager, units, shown, self._types, details)
 
     def _run(self, node: Node, *arguments: str) -> str:
@@ -110,10 +111,6 @@ class SystemdCollector(Collector):
         for start in range(0, len(new), _MOST_AT_ONCE):
             for unit in self._show(node, "Type", *new[start : start + _MOST_AT_ONCE]):
                 self._types[unit.get("Id", "")] = unit.get("Type", "")
-
-
-def _list_detailed(units: list[Unit]) -> list[str]:
-    return [unit.name for unit in units if unit.name.endswith((".socket", ".timer"))]
 
 
 def parse_list(text: str) -> list[Unit]:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ccagent.controls.audit import read_audit
+from ccagent.controls.journal import read_audit
 from tests.support.control_machines import MachineNode, Site, add_os, allow
 
 CALLS = ("open", "write", "fdatasync", "fsync", "rename", "replace", "ftruncate", "unlink")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.config.conversion import convert
-from ccagent.controls.audit import Audit, Entry
-from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes
-from ccagent.controls.control import ControlClass, Feature
-from ccagent.controls.journal import Journal
+from ccagent.controls.control import Catalogue, ControlClass, Feature, find_features
+from ccagent.controls.journal import Audit, Entry, Journal
 from ccagent.controls.policy import Policy, RequestSender
 from ccagent.controls.responder import Method, Responder
-from ccagent.controls.settings import ControlsSettings, check_controls
+from ccagent.controls.settings import ControlsSettings, check_controls, standard_classes
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.decoding import Line
 from tests.support.tree import StillClock

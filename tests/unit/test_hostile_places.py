@@ -13,9 +13,8 @@ import pytest
 from ccagent.agents.base import read_state, write_state
 from ccagent.config.configuration import check
 from ccagent.config.warnings import unsafe_places
-from ccagent.controls.audit import Audit, Entry
-from ccagent.controls.journal import Journal
-from ccagent.controls.overrides import Overrides, read_overrides, write_overrides
+from ccagent.controls.config_keys import Overrides, read_overrides, write_overrides
+from ccagent.controls.journal import Audit, Entry, Journal
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,

@@ -32,8 +32,7 @@ def trial(web: str) -> None:
     began = time.monotonic()
     log.configure(0)
     need_store_extra(with_pages=True)
-    from ccagent.views.trial.running import has_slurm, run_trial
-    from ccagent.views.trial.simulated import SimulatedJobs
+    from ccagent.views.trial.running import SimulatedJobs, has_slurm, run_trial
 
     def announce(server: TrialServer) -> None:
         click.echo(_describe(server, time.monotonic() - began), nl=False)
@@ -48,8 +47,7 @@ def trial(web: str) -> None:
 
 def _describe(server: TrialServer, seconds: float) -> str:
     """Return the text for the user: addresses and commands."""
-    from ccagent.views.trial.running import HERE, LIVE, SIMULATED
-    from ccagent.views.trial.simulated import FIRST_JOB
+    from ccagent.views.trial.running import FIRST_JOB, HERE, LIVE, SIMULATED
 
     pages = server.pages.url
     jobs = f"{pages}cluster/{HERE}/jobs   of Slurm, from now on\n"

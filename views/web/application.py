@@ -22,9 +22,8 @@ from ccagent.views.web.addresses import decode_segment, read_moment
 from ccagent.views.web.context import NotAllowedError, PageRequest, PageSources
 from ccagent.views.web.data.job_search import JobSearchError
 from ccagent.views.web.pages.cluster_page import make_cluster_page
-from ccagent.views.web.pages.compare_page import make_compare_page
 from ccagent.views.web.pages.filters import RANGES
-from ccagent.views.web.pages.job_page import make_job_page
+from ccagent.views.web.pages.job_page import make_compare_page, make_job_page
 from ccagent.views.web.pages.jobs_page import JobsPage, make_jobs_page
 from ccagent.views.web.pages.lustre_page import LustrePage, make_lustre_page
 from ccagent.views.web.pages.node_page import make_node_page

@@ -55,7 +55,7 @@ _COMMANDS = {
     "sinks": _Place("commands.sinks", "List the kinds of sinks; test one."),
     "store": _Place("stores.commands", "Run a store for the data of agents."),
     "top": _Place("views.top.commands", "Show this node live: its jobs, their processes and GPUs."),
-    "usage": _Place("views.usage.commands", "Show energy, CO2 and cost of ended jobs."),
+    "usage": _Place("views.usage", "Show energy, CO2 and cost of ended jobs."),
     "try": _Place(
         "views.trial.commands", "Try everything on this machine; Ctrl-C deletes all data."
     ),
@@ -200,7 +200,7 @@ def run(common: Common) -> None:
     def override(table: dict[str, Any]) -> dict[str, Any]:
         if "controls" not in table:
             return table
-        from ccagent.controls.overrides import apply_overrides
+        from ccagent.controls.config_keys import apply_overrides
 
         return apply_overrides(table)
 
@@ -249,7 +249,7 @@ def status(as_json: bool, wait: Duration, common: Common) -> None:
     if as_json:
         click.echo(found.json().decode())
         return
-    from ccagent.views.table.status import format_status
+    from ccagent.views.status_table import format_status
     from ccagent.views.terminal import find_style, find_width, print_lines
 
     print_lines(format_status(found, find_width(100), find_style()))

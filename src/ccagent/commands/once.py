@@ -267,7 +267,7 @@ def print_table(configuration: Configuration, name: str) -> bool:
 
     Raise ProgramError after the time limit, RejectedError if standard output is closed.
     """
-    from ccagent.views.table.records import format_records
+    from ccagent.views.record_table import format_records
     from ccagent.views.terminal import find_style, find_width, print_lines
 
     node = configuration.settings.make_node()

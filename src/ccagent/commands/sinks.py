@@ -78,7 +78,7 @@ def outbox(ctx: click.Context, /, common: Common) -> None:
     """
     if ctx.invoked_subcommand is None:
         from ccagent.queue.commands import list_queues
-        from ccagent.views.table.status import format_queues
+        from ccagent.views.status_table import format_queues
         from ccagent.views.terminal import find_style, find_width, print_lines
 
         queues = list_queues(load(common, needs_file=True))

@@ -11,8 +11,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from ccagent.controls.catalogue import find_features, standard_classes
-from ccagent.controls.settings import ControlsSettings
+from ccagent.controls.control import find_features
+from ccagent.controls.settings import ControlsSettings, standard_classes
 from ccagent.doctor.finding import Finding, Site
 from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
 from ccagent.exporter.settings import Address, ExporterSettings
@@ -61,7 +61,7 @@ def check_exporter_names(site: Site) -> Iterator[Finding]:
     if settings is None:
         return
     from ccagent.exporter.collector import make_collectors
-    from ccagent.exporter.collector_names import list_collectors
+    from ccagent.exporter.settings import list_collectors
     from ccagent.exporter.sources import NodeSources
 
     sources = NodeSources(settings)
@@ -109,7 +109,7 @@ def _check_files(settings: ExporterSettings) -> Finding:
 
 def _check_certificate(settings: ExporterSettings) -> Finding:
     from ccagent.config.secret import secret_path
-    from ccagent.exporter.tls import find_certificate_end
+    from ccagent.exporter.access import find_certificate_end
 
     subject = "exporter certificate"
     fix = "renew it; the daemon reads renewed files by itself"

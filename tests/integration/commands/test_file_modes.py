@@ -153,6 +153,6 @@ def test_one_shot_commands(tmp_path: Path) -> None:
 
 
 def _ask(path: Path, body: str) -> None:
-    from ccagent.controls.local_socket import ask_locally
+    from ccagent.controls.client import ask_locally
 
     assert b"SUCCESS" in ask_locally(str(path), body.encode(), 30)

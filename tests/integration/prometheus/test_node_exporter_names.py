@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.exporter.collector_names import list_collectors
+from ccagent.exporter.settings import list_collectors
 from tests.integration.prometheus.conftest import NODE_EXPORTER, ON_DEMAND, Exporter, get, is_open
 from tests.support.exposition import Known, Series, parse
 from tests.support.paths import DATA

@@ -13,7 +13,7 @@ from ccagent.config.options import (
     with_options,
     with_values,
 )
-from ccagent.controls.overrides import apply_overrides
+from ccagent.controls.config_keys import apply_overrides
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.controls.audit import describe, read_audit
-from ccagent.controls.journal import FILE, Journal, read_changes
+from ccagent.controls.journal import JOURNAL_FILE, Journal, describe, read_audit, read_changes
 from ccagent.errors import ControlError, UnparsableError
 from ccagent.service.journal_file import format_line
 from tests.support.control_machines import CPU, MachineNode, Site, add_os, allow, amd, grace
@@ -272,7 +271,7 @@ def test_a_line_that_a_crash_cut_costs_only_itself(node: MachineNode, cut: int) 
     site = leased(node)
     site.ask("os.swappiness", "10")
     site.journal.close()
-    file = site.state / FILE
+    file = site.state / JOURNAL_FILE
     content = file.read_bytes()
     file.write_bytes(content[:-cut])
     (change,) = read_changes(str(site.state))
@@ -287,7 +286,7 @@ def test_a_damaged_line_is_skipped(node: MachineNode) -> None:
     site.ask("os.swappiness", "10")
     site.ask("os.numa_balancing", "0")
     site.journal.close()
-    file = site.state / FILE
+    file = site.state / JOURNAL_FILE
     file.write_bytes(b"\x00garbage\n" + format_line(b'{"op":"what"}') + file.read_bytes())
     assert len(Journal(str(site.state)).all()) == 2
 
@@ -300,7 +299,7 @@ def test_the_journal_is_rewritten_when_it_grows(
     for number in range(60):
         site.ask("os.swappiness", str(10 + number % 2))
         site.ask("os.swappiness", "60")
-    assert (site.state / FILE).stat().st_size < 40 * 400
+    assert (site.state / JOURNAL_FILE).stat().st_size < 40 * 400
     assert site.changes.all() == []
 
 
@@ -311,8 +310,8 @@ def test_a_journal_of_another_user_is_refused(
     site.journal.close()
     target = node.path / "precious"
     target.write_text("x")
-    (site.state / FILE).unlink()
-    os.link(target, site.state / FILE)
+    (site.state / JOURNAL_FILE).unlink()
+    os.link(target, site.state / JOURNAL_FILE)
     with pytest.raises(ControlError):
         Journal(str(site.state))
     assert target.read_text() == "x"

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.config.settings import as_table
-from ccagent.controls.config_class import ConfigControls, ConfigSource
-from ccagent.controls.overrides import (
+from ccagent.controls.config_keys import (
+    ConfigControls,
+    ConfigSource,
     Overrides,
     apply_overrides,
     read_key,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.controls.direct import answer_directly
+from ccagent.controls.responder import answer_directly
 from ccagent.controls.settings import ControlSetup
 from ccagent.records.line_protocol.decoding import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow, check_table

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.controls import audit as audit_file
-from ccagent.controls import bounded_calls, local_socket
-from ccagent.controls import journal as journal_file
-from ccagent.controls.audit import Audit, Entry, read_audit
-from ccagent.controls.bounded_calls import BoundedCalls
-from ccagent.controls.client import Client, CommandLine
+from ccagent.controls import local_socket
+from ccagent.controls.client import Client, CommandLine, ask_locally
+from ccagent.controls.journal import AUDIT_FILE, JOURNAL_FILE, Audit, Entry, Journal, read_audit
+from ccagent.controls.local_socket import BoundedCalls, LocalSocket
 from ccagent.controls.policy import RequestSender
 from ccagent.log import read_choice
 from ccagent.net.nats_session import log_loop_error
@@ -155,13 +153,13 @@ def test_who_may_not_set_a_control_may_not_put_it_back(node: MachineNode) -> Non
 def test_names_of_strangers_do_not_fill_the_audit(site: Site) -> None:
     long = "x" * 100_000
     site.ask(long, "1", number=long)
-    assert os.path.getsize(site.state / audit_file.FILE) < 4096
+    assert os.path.getsize(site.state / AUDIT_FILE) < 4096
 
 
 def test_an_entry_after_a_line_that_a_full_disk_cut_is_read(tmp_path: Path) -> None:
     audit = Audit(str(tmp_path), lambda: 0.0, lambda _: None)
     audit.add(Entry(action="set", control="a.b", by="x"))
-    with (tmp_path / audit_file.FILE).open("ab") as file:
+    with (tmp_path / AUDIT_FILE).open("ab") as file:
         file.write(b'{"time":"2026')
     audit.add(Entry(action="set", control="c.d", by="x"))
     assert [entry.control for entry in read_audit(str(tmp_path), 0)] == ["a.b", "c.d"]
@@ -219,10 +217,10 @@ def test_a_log_level_that_is_a_list_is_no_crash() -> None:
 
 
 def test_a_damaged_journal_is_kept_for_people(tmp_path: Path) -> None:
-    path = tmp_path / journal_file.FILE
+    path = tmp_path / JOURNAL_FILE
     path.write_bytes(b"00000000 {}\n")
-    journal_file.Journal(str(tmp_path))
-    assert (tmp_path / f"{journal_file.FILE}.damaged").read_bytes() == b"00000000 {}\n"
+    Journal(str(tmp_path))
+    assert (tmp_path / f"{JOURNAL_FILE}.damaged").read_bytes() == b"00000000 {}\n"
 
 
 def test_the_local_socket_goes_on_after_too_many_open_files(
@@ -243,10 +241,10 @@ def test_the_local_socket_goes_on_after_too_many_open_files(
 
     async def ask() -> bytes:
         asyncio.get_running_loop().set_exception_handler(log_loop_error)
-        listening = local_socket.LocalSocket(path, site.responder, BoundedCalls())
+        listening = LocalSocket(path, site.responder, BoundedCalls())
         await listening.start()
         try:
-            return await asyncio.to_thread(local_socket.ask_locally, path, request, 30.0)
+            return await asyncio.to_thread(ask_locally, path, request, 30.0)
         finally:
             listening.close()
 
@@ -258,7 +256,7 @@ def test_requests_that_hang_are_abandoned_until_they_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: list[str] = []
-    monkeypatch.setattr(bounded_calls, "end_process", ends.append)
+    monkeypatch.setattr(local_socket, "end_process", ends.append)
     released = threading.Event()
 
     async def hang() -> None:

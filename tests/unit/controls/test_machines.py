@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.controls.topology import read_topology
+from ccagent.controls.control import read_topology
 from tests.support.control_machines import (
     CPU,
     RAPL,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.controls.audit import read_audit
-from ccagent.controls.bounded_calls import BoundedCalls
+from ccagent.controls.journal import read_audit
+from ccagent.controls.local_socket import BoundedCalls
 from ccagent.controls.messages import Incoming, LineReader, nats_sender
 from ccagent.controls.nats_requests import NatsRequests
 from ccagent.controls.policy import RequestSender, SenderLimits

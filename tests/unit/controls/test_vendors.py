@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ccagent.controls.hsmp import Hsmp
-from ccagent.controls.msr import bits_of
-from ccagent.controls.nvml import NvmlControls, NvmlLibrary
+from ccagent.controls.cards import NvmlControls, NvmlLibrary, find_card
 from ccagent.controls.nvml_process import Answer, Cards, Question
+from ccagent.controls.processors import Hsmp, bits_of
 from ccagent.controls.service import ControlService
 from ccagent.controls.settings import ControlSetup, ControlsSettings
-from ccagent.controls.topology import find_card
 from ccagent.errors import ControlError
 from ccagent.machine.cpus import CpuIdentity, identify
 from tests.support.control_machines import AMD, GRACE, INTEL, MachineNode, Site, add_cpus, allow

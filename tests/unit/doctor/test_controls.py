@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.config.configuration import check
-from ccagent.controls.journal import FILE
+from ccagent.controls.journal import JOURNAL_FILE
 from ccagent.doctor.exporter import check_controls
 from ccagent.doctor.finding import Site as DoctorSite
 from tests.support.control_machines import Site, allow, intel, virtual
@@ -52,8 +52,8 @@ def test_changes_in_effect_are_told(tmp_path: Path) -> None:
     site.ask("os.swappiness", "5")
     where = {"state-directory": str(state)}
     assert findings(node, table | where)["changes in effect"].found == "1: os.swappiness@0"
-    (state / FILE).chmod(0o600)
+    (state / JOURNAL_FILE).chmod(0o600)
     (tmp_path / "precious").write_text("x")
-    (state / FILE).unlink()
-    (state / FILE).symlink_to(tmp_path / "precious")
+    (state / JOURNAL_FILE).unlink()
+    (state / JOURNAL_FILE).symlink_to(tmp_path / "precious")
     assert findings(node, table | where)["changes in effect"].state == "problem"

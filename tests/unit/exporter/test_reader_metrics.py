@@ -13,7 +13,6 @@ from ccagent.agents.metrics.settings import READERS
 from ccagent.errors import NotHereError
 from ccagent.exporter import own_metrics
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.collector_names import list_collectors
 from ccagent.exporter.exposition import Family
 from ccagent.exporter.own_metrics import (
     ReaderCollector,
@@ -21,6 +20,7 @@ from ccagent.exporter.own_metrics import (
     name_labels,
     scale,
 )
+from ccagent.exporter.settings import list_collectors
 from tests.machines.metrics import MACHINES
 from tests.machines.metrics.machine import MachineNode
 from tests.support.scraped import collected, make

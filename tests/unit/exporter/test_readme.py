@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from ccagent.config.keys import describe_keys
-from ccagent.exporter.collector_names import list_collectors
-from ccagent.exporter.settings import NAME_SETS, ExporterSettings
+from ccagent.exporter.settings import NAME_SETS, ExporterSettings, list_collectors
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "exporter/README.md").read_text()

@@ -1,18 +1,42 @@
-"""The cache of answers: several clients that ask at once cost one reading."""
+"""The sockets that systemd passes, and the cache of answers: requests at once cost one reading."""
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Collection
 from typing import cast
 
 import pytest
 
+from ccagent.errors import ConfigurationError
 from ccagent.exporter import service
 from ccagent.exporter.exposition import Block
+from ccagent.exporter.http_connection import ExporterConnection
 from ccagent.exporter.scraping import Scraper
-from ccagent.exporter.service import AnswerCache
+from ccagent.exporter.service import AnswerCache, passed_sockets
+from ccagent.exporter.settings import ExporterSettings
 from tests.support.running import until
+
+
+def test_a_socket_of_datagrams_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as passed:
+        passed.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(service, "_FIRST", passed.fileno())
+        monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+        monkeypatch.setenv("LISTEN_FDS", "1")
+        with pytest.raises(ConfigurationError, match="ListenStream"):
+            passed_sockets(ExporterSettings(listen=("systemd",)))
+
+
+def test_a_response_waits_for_no_acknowledgement() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        connected, _ = listening.accept()
+        with client, connected:
+            connection = ExporterConnection(connected, 0.0)
+            assert connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 class Steps:

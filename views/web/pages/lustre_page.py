@@ -12,7 +12,7 @@ from ccagent.stores.jobstats.client import UnansweredError
 from ccagent.views.amounts import NOT_KNOWN, format_number, format_quantity, format_share
 from ccagent.views.terminal import write_csv
 from ccagent.views.web.addresses import any_job_link, job_link, read_moment
-from ccagent.views.web.data.lustre import MOST_JOBS
+from ccagent.views.web.context import MOST_LUSTRE_JOBS
 from ccagent.views.web.drawing import draw_meter
 from ccagent.views.web.pages.filters import SortedColumn
 from ccagent.views.web.rendering import STATES
@@ -139,7 +139,7 @@ async def make_lustre_page(sources: PageSources, request: PageRequest) -> Lustre
         now_link=_link(order, None),
         targets=[_show_target(one) for one in (answer.targets if answer else [])],
         jobs=[_show_job(one) for one in jobs if _may_see(request.viewer, one)],
-        is_cut=len(jobs) >= MOST_JOBS,
+        is_cut=len(jobs) >= MOST_LUSTRE_JOBS,
         note=_describe_nothing(answer),
         problem="at is not a valid time" if text and at is None else "",
         failure=failure,

@@ -13,7 +13,13 @@ import numpy as np
 
 from ccagent.errors import CcagentError
 from ccagent.stores.metrics.usage.table import KEYS, UsageAnswer, UsageQuery, UsageSum
-from ccagent.views.usage.formats import format_cost, format_csv, format_energy, format_grams, notes
+from ccagent.views.job.formats import (
+    format_cost,
+    format_csv,
+    format_energy,
+    format_grams,
+    note_usage,
+)
 from ccagent.views.web.addresses import ShownTime, jobs_link, read_times
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
 from ccagent.views.web.drawing import PlotLine, draw_meter
@@ -65,7 +71,7 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
 
     def notes(self, zone: tzinfo) -> list[str]:
         """Return sentences on what is unknown, with times in a zone."""
-        return [shown_text(one, 400) for one in notes(self.answer, zone)]
+        return [shown_text(one, 400) for one in note_usage(self.answer, zone)]
 
     def as_csv(self) -> str:
         """Return CSV with one line per key."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError
-from ccagent.exporter.node_exporter import fabrics
-from ccagent.exporter.node_exporter.fabrics import FilesystemCollector
+from ccagent.exporter.node_exporter import devices
+from ccagent.exporter.node_exporter.devices import FilesystemCollector
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
 
@@ -43,7 +43,7 @@ class HangingNode(TreeNode):
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[HangingNode]:
-    monkeypatch.setattr(fabrics, "_PATIENCE", 0.05)
+    monkeypatch.setattr(devices, "_PATIENCE", 0.05)
     made = HangingNode(tmp_path)
     made.write("1/mountinfo", MOUNTS)
     yield made
@@ -97,7 +97,7 @@ def test_readers_of_one_scrape_ask_once(node: HangingNode) -> None:
 
 
 def test_many_that_hang_cost_no_other(node: HangingNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fabrics, "_MOST_HANGING", 3)
+    monkeypatch.setattr(devices, "_MOST_HANGING", 3)
     dead = "".join(f"{n} 1 0:{n} / /hung{n} rw - nfs server:/{n} rw\n" for n in range(10, 20))
     node.write("1/mountinfo", dead + MOUNTS)
     collector = make(FilesystemCollector)
@@ -110,7 +110,7 @@ def test_many_that_hang_cost_no_other(node: HangingNode, monkeypatch: pytest.Mon
 def test_mounts_that_users_make_are_limited(
     node: HangingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fabrics, "_MOST_MOUNTS", 5)
+    monkeypatch.setattr(devices, "_MOST_MOUNTS", 5)
     mine = "".join(f"{n} 1 0:{n} / /u{n} rw - fuse.x x rw\n" for n in range(10, 30))
     node.write("1/mountinfo", mine + MOUNTS)
     assert len(errors(collected(make(FilesystemCollector), node))) == 5

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import NotHereError
-from ccagent.exporter.node_exporter.disks import DiskCollector, read_mdadm
+from ccagent.exporter.node_exporter.devices import DiskCollector, read_mdadm
 from ccagent.exporter.node_exporter.hardware import EdacCollector, HwmonCollector
 from ccagent.machine.procfs.system import MdArray, parse_mdstat
 from tests.support.scraped import collected, make

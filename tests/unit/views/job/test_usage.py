@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import structs
 
 from ccagent.stores.metrics.usage.table import UsageAnswer, UsageSum
+from ccagent.views.job.formats import describe_usage, format_csv, format_table
 from ccagent.views.terminal import clean
-from ccagent.views.usage.formats import describe_usage, format_csv, format_table
 
 KWH = 3.6e6
 BIO = UsageSum(

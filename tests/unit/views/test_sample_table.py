@@ -15,7 +15,7 @@ from ccagent.records.envelopes import (
     SampleSystem,
 )
 from ccagent.records.json_encoding import ErrorObject
-from ccagent.views.table.records import format_sample, is_system_user
+from ccagent.views.record_table import format_sample, is_system_user
 from ccagent.views.terminal import Style, width_of
 
 

@@ -46,9 +46,9 @@ def usage(
     from ccagent import log
     from ccagent.config.duration import Duration
     from ccagent.errors import ConfigurationError
+    from ccagent.views.job.formats import format_csv, format_table
     from ccagent.views.job.store_client import StoreClient
     from ccagent.views.settings import load_views
-    from ccagent.views.usage.formats import format_csv, format_table
 
     log.configure(0, "error", is_brief=True)
     settings = load_views(path, store=store, token_file=token_file)

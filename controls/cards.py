@@ -1,19 +1,29 @@
-"""Controls `nvml.*`: clocks, power and ECC of NVIDIA's cards, through a separate process.
+"""Controls of cards: `nvml.*` (clocks, power and ECC of NVIDIA's), `amd_gpu.*` (AMD's power cap).
 
-The vendor's library may hang or die, so it runs in a helper process. The helper starts only if the
-driver lists cards.
+NVIDIA's library may hang or die, so it runs in a helper process. The helper starts only if the
+driver lists cards. AMD's cards are in the kernel's hwmon, and LIKWID has no controls for them: the
+names follow its `nvml.*`. Source: Documentation/gpu/amdgpu/thermal.rst of Linux.
 """
 
 from __future__ import annotations
 
+import re
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from ccagent.controls.control import Control, ControlClass, Feature, Limits
+from ccagent.controls.control import Control, ControlClass, Feature, Limits, list_names
+from ccagent.controls.kernel_files import (
+    MICRO,
+    FileFeature,
+    KernelFile,
+    find_files,
+    find_power_range,
+    list_settable,
+)
 from ccagent.controls.nvml_process import VALUES, Answer, Question
-from ccagent.controls.topology import find_card
 from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger
 
@@ -24,11 +34,37 @@ if TYPE_CHECKING:
     from ccagent.machine.helper import Helper
     from ccagent.machine.node import Node
 
-_DRIVER = ("sys/bus/pci/drivers/nvidia", "proc/driver/nvidia/gpus")
+_NVIDIA_DRIVER = ("sys/bus/pci/drivers/nvidia", "proc/driver/nvidia/gpus")
 _TARGET = "ccagent.controls.nvml_process:main"
 _TIME_LIMIT = 20.0
 _FIRST_ANSWER = 15.0
 _ANSWER = 0.7
+
+_PCI = "sys/bus/pci/devices"
+_PCI_NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_HWMON = re.compile(r"hwmon[0-9]{1,4}", re.ASCII)
+_AMD_VENDOR = "0x1002"
+
+_ADDRESS = re.compile(
+    r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII
+)
+_INDEX = re.compile(r"[0-9]{1,4}", re.ASCII)
+
+
+def find_card(number: str, addresses: Sequence[str]) -> str | None:
+    """Return the address of a card from its index, or from its address in any form."""
+    if _INDEX.fullmatch(number):
+        return addresses[int(number)] if int(number) < len(addresses) else None
+    wanted = _parse_address(number)
+    if wanted is None:
+        return None
+    return next((each for each in addresses if _parse_address(each) == wanted), None)
+
+
+def _parse_address(address: str) -> tuple[int, ...] | None:
+    """Return the numbers of a PCI address; None for an invalid one."""
+    match = _ADDRESS.fullmatch(address)
+    return None if match is None else tuple(int(part or "0", 16) for part in match.groups())
 
 
 class NvmlLibrary:
@@ -106,7 +142,7 @@ class NvmlControls(ControlClass):
         """Return the controls of the first card."""
         library = self._library
         if library is None:
-            if not any(map(node.exists, _DRIVER)):
+            if not any(map(node.exists, _NVIDIA_DRIVER)):
                 return
             library = self._library = NvmlLibrary(node)
         try:
@@ -121,3 +157,42 @@ class NvmlControls(ControlClass):
                     is_writable=value.is_writable,
                 )  # fmt: skip
                 yield NvmlFeature(library, control, listed.cards)
+
+
+class _AmdFeature(FileFeature):
+    def find_device(self, number: str) -> str | None:
+        """Return the address of a card from its index or address."""
+        return find_card(number, self.devices)
+
+
+_AMD_VALUES = [
+    KernelFile(name, file, "real", text, "W", limits, MICRO, 0.02, _AmdFeature)
+    for name, file, text, limits in (
+        ("power_limit_cur", "power1_cap", "Power limit",
+         partial(find_power_range, "power1_cap_min", "power1_cap_max")),
+        ("power_limit_min", "power1_cap_min", "Lowest power limit", None),
+        ("power_limit_max", "power1_cap_max", "Highest power limit", None),
+        ("power_limit_default", "power1_cap_default", "Power limit at the start", None),
+        ("power_usage", "power1_average", "Power", None),
+    )
+]  # fmt: skip
+
+
+class AmdGpu(ControlClass):
+    """Power and power cap of AMD's cards."""
+
+    category = "amd_gpu"
+    needs: ClassVar[str] = "cards of AMD with the driver amdgpu"
+    settable = list_settable("amd_gpu", _AMD_VALUES)
+
+    def find_features(self, node: Node) -> Iterator[Feature]:
+        """Return the features of cards with a power sensor. Device ids are PCI addresses."""
+        cards: dict[str, str] = {}
+        for match in list_names(node, _PCI, _PCI_NAME):
+            path = f"{_PCI}/{match[0]}"
+            if node.read_text(f"{path}/vendor").lower() != _AMD_VENDOR:
+                continue
+            for sensor in list_names(node, f"{path}/hwmon", _HWMON):
+                if node.exists(f"{path}/hwmon/{sensor[0]}/power1_cap"):
+                    cards[match[0].upper()] = f"{path}/hwmon/{sensor[0]}"
+        return find_files(node, "amd_gpu", "amd_gpu", dict(sorted(cards.items())), _AMD_VALUES)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.exporter import passwords
-from ccagent.exporter.passwords import (
+from ccagent.exporter import access
+from ccagent.exporter.access import (
     BusyError,
     PasswordFile,
     PasswordHash,
@@ -27,8 +27,8 @@ def basic(name: str, password: str) -> str:
 
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(passwords, "_LOG2_N", 10)
-    monkeypatch.setattr(passwords, "_P", 1)
+    monkeypatch.setattr(access, "_LOG2_N", 10)
+    monkeypatch.setattr(access, "_P", 1)
     path = tmp_path / "users"
     path.write_text(f"# who may ask\n{make_line('ada', 'right: ä')}\n\n")
     path.chmod(0o600)
@@ -65,7 +65,7 @@ def test_who_guesses_holds_up_no_other_client(users: Path) -> None:
 
 
 def test_a_changed_file_counts(users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(access, "_LOOK_AT_USERS_EVERY", 0.0)
     file = PasswordFile(str(users))
     assert file.accepts(basic("ada", "right: ä"))
     users.write_text(make_line("bob", "other") + "\n")
@@ -79,17 +79,17 @@ def test_a_changed_file_counts(users: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_login_that_is_checked_while_the_file_changes_is_not_remembered(
     users: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passwords, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(access, "_LOOK_AT_USERS_EVERY", 0.0)
     file = PasswordFile(str(users))
-    real = passwords._scrypt
+    real = access._scrypt
 
     def change(password: bytes, form: PasswordHash) -> bytes:
-        monkeypatch.setattr(passwords, "_scrypt", real)
+        monkeypatch.setattr(access, "_scrypt", real)
         users.write_text(f"{make_line('bob', 'other')}\n")
         assert not file.accepts("Basic Ym9iOg==")
         return real(password, form)
 
-    monkeypatch.setattr(passwords, "_scrypt", change)
+    monkeypatch.setattr(access, "_scrypt", change)
     monkeypatch.setattr(file, "_lock", threading.RLock())
     file.accepts(basic("ada", "right: ä"))
     assert not file.accepts(basic("ada", "right: ä"))

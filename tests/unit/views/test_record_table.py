@@ -24,7 +24,7 @@ from ccagent.records.envelopes import (
 from ccagent.records.json_encoding import ErrorObject, JsonArray, MetadataObject
 from ccagent.records.message import Record
 from ccagent.records.points import Point
-from ccagent.views.table.records import format_records
+from ccagent.views.record_table import format_records
 from ccagent.views.terminal import Style
 
 META = MetadataObject(producer="x", version="1")
