@@ -18,7 +18,7 @@ from ccagent.machine.gpu.vendor import UNKNOWN_MODULE, is_any_present
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ccagent.agents.gpu_settings import GpuSettings
+    from ccagent.agents.base import GpuSettings
     from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ccagent.agents.gpu_settings import GpuSettings
+from ccagent.agents.base import GpuSettings
 from ccagent.config.duration import Duration
 
 RaplAccess = Literal["auto", "perf", "powercap", "off"]

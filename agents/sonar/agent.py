@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, structs
 
-from ccagent.agents.base import Agent, AgentSettings, make_error
-from ccagent.agents.gpu_settings import GpuSettings
+from ccagent.agents.base import Agent, AgentSettings, GpuSettings, make_error
 from ccagent.agents.sonar.jobs.records import JobRecords
 from ccagent.agents.sonar.process import Process, ProcessSelection, ProcessSource
 from ccagent.agents.sonar.sources.registry import SourceName, open_source

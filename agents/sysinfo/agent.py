@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ccagent.agents.base import Agent
-from ccagent.agents.gpu_settings import GpuSettings
+from ccagent.agents.base import Agent, GpuSettings
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError, VanishedError

@@ -62,7 +62,6 @@ OURS = {
     "ccagent.machine.descriptors",
     "ccagent.machine.gpu",
     "ccagent.machine.gpu.vendor",
-    "ccagent.agents.gpu_settings",
     "ccagent.machine.node",
     "ccagent.machine.parsed",  # where a permission is missing
     "ccagent.service",
