@@ -18,7 +18,7 @@ AGENTS = {
     "sample": "ccagent.agents.sonar.agent:SampleAgent",
     "sysinfo": "ccagent.agents.sysinfo.agent:SysinfoAgent",
     "jobs": "ccagent.agents.slurm.jobs.agent:JobsAgent",
-    "cluster": "ccagent.agents.slurm.cluster.agent:ClusterAgent",
+    "cluster": "ccagent.agents.slurm.cluster:ClusterAgent",
     "lustre": "ccagent.agents.lustre.agent:LustreAgent",
     "metrics": "ccagent.agents.metrics.agent:MetricsAgent",
     "fast": "ccagent.agents.fast.agent:FastAgent",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.slurm.cluster import sinfo
+from ccagent.agents.slurm import sinfo
 from ccagent.agents.slurm.jobs import sacct, scontrol, squeue
 from ccagent.agents.slurm.jobs.job_rows import COLUMNS
 from ccagent.agents.slurm.rows import ASKED_AT_ONCE, new_delimiter, readable, split_rows
@@ -14,11 +14,11 @@ from ccagent.machine.slurm_environment import ENVIRONMENT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ccagent.agents.slurm.cluster.sinfo import NodeTopology
     from ccagent.agents.slurm.jobs.scontrol import JobDetails
     from ccagent.agents.slurm.jobs.squeue import QueueRow
     from ccagent.agents.slurm.rest.settings import SlurmSourceSettings
     from ccagent.agents.slurm.rest.source import RestSource
+    from ccagent.agents.slurm.sinfo import NodeTopology
     from ccagent.machine.node import Node
 
 _OUTPUT_LIMIT = 4 * 1024**3

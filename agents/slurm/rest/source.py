@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.agents.slurm.cluster.sinfo import TOPOLOGY_FRESH, NodeTopology
 from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare, name_of_row, parse_gpus
 from ccagent.agents.slurm.jobs.squeue import QueueRow
 from ccagent.agents.slurm.rest import forms
 from ccagent.agents.slurm.rest.accounting_rows import Repair, make_rows
 from ccagent.agents.slurm.rest.client import RestClient
 from ccagent.agents.slurm.rest.forms import at, number
+from ccagent.agents.slurm.sinfo import TOPOLOGY_FRESH, NodeTopology
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.hostlist import compact
 
