@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ccagent.agents.base import Agent, make_error
 from ccagent.agents.slurm import sinfo
-from ccagent.agents.slurm.rest.settings import SlurmSourceSettings, check_source
+from ccagent.agents.slurm.rest import SlurmSourceSettings, check_source
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError
 from ccagent.log import logger

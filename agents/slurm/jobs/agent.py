@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, make_error
-from ccagent.agents.slurm.rest.settings import SlurmSourceSettings, check_source
+from ccagent.agents.slurm.rest import SlurmSourceSettings, check_source
 from ccagent.agents.slurm.rows import ASKED_AT_ONCE
 from ccagent.agents.slurm.sinfo import Numbering
 from ccagent.config.duration import Duration

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import msgspec
 
 from ccagent import PRODUCER, __version__
+from ccagent.agents.slurm.rest import VERSION, SlurmSourceSettings, socket_path
 from ccagent.agents.slurm.rest.forms import listed
-from ccagent.agents.slurm.rest.settings import VERSION, SlurmSourceSettings, socket_path
 from ccagent.config.duration import Duration
 from ccagent.config.secret import read_secret
 from ccagent.errors import CcagentError, ConfigurationError, ProgramError, UnparsableError

@@ -17,7 +17,7 @@ from ccagent.machine.hostlist import compact
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ccagent.agents.slurm.rest.settings import SlurmSourceSettings
+    from ccagent.agents.slurm.rest import SlurmSourceSettings
     from ccagent.machine.node import Node
 
 
