@@ -10,7 +10,7 @@ from msgspec import Meta, structs
 from ccagent.agents.base import Agent, AgentSettings, GpuSettings, make_error
 from ccagent.agents.sonar.jobs.records import JobRecords
 from ccagent.agents.sonar.process import Process, ProcessSelection, ProcessSource
-from ccagent.agents.sonar.sources.registry import SourceName, open_source
+from ccagent.agents.sonar.sources import SourceName, open_source
 from ccagent.config.duration import Duration
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import count_unknown

@@ -33,7 +33,6 @@ OURS = {
     "ccagent.agents.sonar.process",
     "ccagent.agents.sonar.sources",
     "ccagent.agents.sonar.sources.procfs",
-    "ccagent.agents.sonar.sources.registry",
     "ccagent.commands",
     "ccagent.commands.main",
     "ccagent.commands.once",
