@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.agents.energy.accounts import EnergyDomain
-from ccagent.agents.energy.sources.base import ALL_SOCKETS, Measured
+from ccagent.agents.energy.sources import ALL_SOCKETS, Measured
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.errors import CcagentError
 from ccagent.machine.cpus import read_socket

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.energy.accounts import EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import EnergySource, PowerIntegral
+from ccagent.agents.energy.sources import EnergySource, PowerIntegral
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations, ProcessOfJob
 from ccagent.errors import CcagentError

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.energy.apus import use_of_apu
-from ccagent.agents.energy.sources.base import ALL_SOCKETS
+from ccagent.agents.energy.sources import ALL_SOCKETS
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_limit

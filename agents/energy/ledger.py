@@ -15,7 +15,7 @@ from ccagent.agents.energy.accounts import (
     JobAccount,
     NodeAccount,
 )
-from ccagent.agents.energy.sources.base import ALL_SOCKETS
+from ccagent.agents.energy.sources import ALL_SOCKETS
 from ccagent.agents.energy.splitting import (
     SYSTEM,
     UNALLOCATED,

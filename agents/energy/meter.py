@@ -22,7 +22,7 @@ from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
 from ccagent.agents.energy.idle_power import IdleFloor
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse, StateReader
 from ccagent.agents.energy.ledger import Ledger, TickTotals
-from ccagent.agents.energy.sources.base import EnergySource, Kept, Measured, Sources
+from ccagent.agents.energy.sources import EnergySource, Kept, Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
 from ccagent.agents.metrics.outputs import ClockGuard
 from ccagent.log import logger

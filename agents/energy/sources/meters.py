@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import (
+from ccagent.agents.energy.sources import (
     ALL_SOCKETS,
     EnergySource,
     PowerIntegral,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import (
+from ccagent.agents.energy.sources import (
     DomainCounters,
     EnergySource,
     Kept,
