@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.energy.apus import use_of_apu
+from ccagent.agents.energy.cards import use_of_apu
 from ccagent.agents.energy.sources import ALL_SOCKETS
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
 from ccagent.errors import CcagentError, NotHereError, VanishedError

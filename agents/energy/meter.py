@@ -16,8 +16,15 @@ from ccagent.agents.energy.accounts import (
     JobAccount,
     NodeAccount,
 )
-from ccagent.agents.energy.apus import ApuSockets, join_apus, read_utilisation
-from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_card_use
+from ccagent.agents.energy.cards import (
+    ApuSockets,
+    CardOwners,
+    CardSource,
+    CardUse,
+    join_apus,
+    make_card_use,
+    read_utilisation,
+)
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
 from ccagent.agents.energy.idle_power import IdleFloor
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse, StateReader
