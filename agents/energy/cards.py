@@ -10,9 +10,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.energy.accounts import EnergyDomain, MeasuredEnergy
+from ccagent.agents.energy.accounts import DomainClaim, DomainUse, EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.sources import ALL_SOCKETS, EnergySource, Measured, PowerIntegral
-from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations, ProcessOfJob
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids

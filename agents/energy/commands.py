@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ccagent import log
-from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
-from ccagent.agents.energy.splitting import SYSTEM, UNALLOCATED
+from ccagent.agents.energy.accounts import NODE_METER, SYSTEM, UNALLOCATED, EnergyDomain
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import printable
 

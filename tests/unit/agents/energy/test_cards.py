@@ -9,7 +9,14 @@ from typing import ClassVar
 import pytest
 
 from ccagent.agents.energy import cards
-from ccagent.agents.energy.accounts import EnergyDomain, MeasuredEnergy
+from ccagent.agents.energy.accounts import (
+    DomainClaim,
+    DomainUse,
+    EnergyDomain,
+    IdleEnergy,
+    MeasuredEnergy,
+    split_domain,
+)
 from ccagent.agents.energy.cards import (
     ApuSockets,
     CardOwners,
@@ -19,7 +26,6 @@ from ccagent.agents.energy.cards import (
     make_card_use,
     use_of_apu,
 )
-from ccagent.agents.energy.splitting import DomainClaim, DomainUse, IdleEnergy, split_domain
 from ccagent.machine.gpu import gpus
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.machine.gpu.vendor import Detail
