@@ -35,7 +35,7 @@ def extend_command(
         The counters start at 0 when the programs are loaded. The exit status is 1 if the programs
         are not loaded, or this user may not read them.
         """
-        from ccagent.agents.jobio.settings import JobIoSettings
+        from ccagent.agents.jobio.agent import JobIoSettings
         from ccagent.agents.jobio.usage import read_totals, totals_document, totals_text
 
         configuration = configure(common.options)
