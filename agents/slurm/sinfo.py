@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.slurm.rows import readable
+from ccagent.agents.slurm.values import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import compact, expand, split
 from ccagent.records.envelopes import ClusterNodes, ClusterPartition

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm import sinfo
 from ccagent.agents.slurm.jobs import sacct, scontrol, squeue
-from ccagent.agents.slurm.rows import ASKED_AT_ONCE, new_delimiter, readable, split_rows
+from ccagent.agents.slurm.values import ASKED_AT_ONCE, new_delimiter, readable, split_rows
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.slurm_environment import ENVIRONMENT
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm.jobs import sacct, squeue
 from ccagent.agents.slurm.jobs.sacct import END, START, SUBMIT, TIME_LIMIT
-from ccagent.agents.slurm.rows import ASKED_AT_ONCE, readable
+from ccagent.agents.slurm.values import ASKED_AT_ONCE, readable
 from ccagent.errors import CcagentError, UnparsableError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm import values
-from ccagent.agents.slurm.rows import Remembered, readable
 from ccagent.agents.slurm.tres import gres_detail, memory_per_node
+from ccagent.agents.slurm.values import Remembered, readable
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp

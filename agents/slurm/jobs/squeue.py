@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm import values
 from ccagent.agents.slurm.jobs.sacct import ENDED, moment, parse_job_id, waiting_content
-from ccagent.agents.slurm.rows import readable
 from ccagent.agents.slurm.tres import gres_detail, memory_per_node
+from ccagent.agents.slurm.values import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.clock import timestamp
 from ccagent.machine.hostlist import split

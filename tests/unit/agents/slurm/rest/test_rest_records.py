@@ -15,8 +15,8 @@ from ccagent.agents.slurm.jobs.scontrol import NodeShare
 from ccagent.agents.slurm.rest import forms
 from ccagent.agents.slurm.rest.accounting_rows import Repair, make_rows
 from ccagent.agents.slurm.rest.source import list_shares, make_row
-from ccagent.agents.slurm.rows import split_rows
 from ccagent.agents.slurm.sinfo import NodeTopology
+from ccagent.agents.slurm.values import split_rows
 from ccagent.records.envelopes import SlurmJob
 from tests.support.slurm_rest import RECORDED, VERSIONS, answers, unset
 
