@@ -24,7 +24,7 @@ AGENTS = {
     "fast": "ccagent.agents.fast.agent:FastAgent",
     "energy": "ccagent.agents.energy.agent:EnergyAgent",
     "jobio": "ccagent.agents.jobio.agent:JobIoAgent",
-    "log": "ccagent.agents.log.agent:LogAgent",
+    "log": "ccagent.agents.log:LogAgent",
 }
 """Agents by the name of their table and command."""
 

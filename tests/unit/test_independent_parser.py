@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.base import Agent
-from ccagent.agents.log.agent import LogAgent, LogSettings
+from ccagent.agents.log import LogAgent, LogSettings
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.agents.slurm.sinfo import NodeState, node_events
