@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
+from ccagent.agents.energy import EnergySettings
 from ccagent.agents.energy.accounts import KEYS, JobAccount
-from ccagent.agents.energy.settings import EnergySettings
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.records.line_protocol.encoding import Tags

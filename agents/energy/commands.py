@@ -165,8 +165,8 @@ def _print_table(
     options: dict[str, Any], seconds: float, configure: Callable[..., Configuration]
 ) -> None:
     """Measure once and print the table. Exit with status 1 if no energy is known."""
+    from ccagent.agents.energy import EnergySettings
     from ccagent.agents.energy.agent import EnergyAgent
-    from ccagent.agents.energy.settings import EnergySettings
     from ccagent.config.command_options import take_common
 
     assignments = options.pop("assignments")

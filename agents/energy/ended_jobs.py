@@ -13,9 +13,9 @@ from ccagent.machine.slurm_environment import run_slurm
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ccagent.agents.energy import EnergySettings
     from ccagent.agents.energy.accounts import JobAccount
     from ccagent.agents.energy.job_states import NodeSnapshot
-    from ccagent.agents.energy.settings import EnergySettings
     from ccagent.machine.node import Node
 
 MOST_ENDED = 5000

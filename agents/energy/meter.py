@@ -38,8 +38,8 @@ from ccagent.machine.job_energy import latest_energy, publish_energy
 from ccagent.machine.node import BOOT_ID, Node
 
 if TYPE_CHECKING:
+    from ccagent.agents.energy import EnergySettings
     from ccagent.agents.energy.accounts import DomainUse
-    from ccagent.agents.energy.settings import EnergySettings
 
 
 LIMIT = 64 * 1024 * 1024

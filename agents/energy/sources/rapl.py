@@ -26,7 +26,7 @@ from ccagent.machine.procfs.system import parse_cpuinfo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.energy.settings import RaplAccess
+    from ccagent.agents.energy import RaplAccess
     from ccagent.agents.metrics.perf.call import PerfEvent
     from ccagent.machine.node import Node
 
