@@ -34,6 +34,8 @@ __all__ = ["Agent", "AgentSettings", "GpuSettings", "agent_class", "build_agent"
 
 S = TypeVar("S", bound=AgentSettings)
 
+T = TypeVar("T")
+
 
 class Agent(ABC, Generic[S]):
     """Samples one part of the machine.
@@ -191,9 +193,6 @@ def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
     agent = agent_class(name)(configuration.agents[name], configuration.formats_of(name))
     agent.receivers = configuration.receivers_of(name)
     return agent
-
-
-T = TypeVar("T")
 
 
 def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 JsonValue = str | int | float | bool | None
 
+_FIRST_INTERVAL = 2.0
+
 
 def make_points(
     node: Node, ledger: Ledger, settings: EnergySettings, time: float
@@ -136,9 +138,6 @@ class _Names:
         if self._is_flat:
             return Point("_".join([name, *more.values()]), tags, value, time)
         return Point(name, Tags({**tags, **more}), value, time)
-
-
-_FIRST_INTERVAL = 2.0
 
 
 class EnergyAgent(Agent[EnergySettings]):

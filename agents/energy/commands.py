@@ -14,12 +14,14 @@ from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
     from ccagent.config.configuration import Configuration
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
+
+_FORMATS = ("table", "sonar", "line")
 
 
 def format_table(node: Node, meter: EnergyMeter, tick: EnergyTick, checks: Iterable[Check]) -> str:
@@ -31,12 +33,7 @@ def format_table(node: Node, meter: EnergyMeter, tick: EnergyTick, checks: Itera
     else:
         lines += ["no energy is known: this machine has no readable source", ""]
     lines += _problem_lines(tick, checks)
-    return printable_lines(lines)
-
-
-def printable_lines(lines: Sequence[str]) -> str:
-    """Return lines as text, without blank lines at the end."""
-    text = "\n".join(printable(line) for line in lines)
+    text = "\n".join(map(printable, lines))
     return f"{text.rstrip()}\n"
 
 
@@ -113,9 +110,6 @@ def _problem_lines(tick: EnergyTick, checks: Iterable[Check]) -> Iterator[str]:
         if result is not None and result.state != "good" and result.fix:
             yield f"{check.subject}: {result.found}"
             yield f"    {result.fix}"
-
-
-_FORMATS = ("table", "sonar", "line")
 
 
 def extend_command(

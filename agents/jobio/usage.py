@@ -52,6 +52,24 @@ _LONGEST = 200
 _LONGEST_LIST = 1 << 20
 """Maximum of bytes of a job's mountinfo: users can create 100,000 mounts in a namespace."""
 
+K = TypeVar("K")
+V = TypeVar("V", IoCounts, JobTraffic)
+_KEPT = frozenset({"since", "magic"})
+
+METADATA = (
+    "opens", "creates", "links", "unlinks", "mkdirs", "rmdirs", "renames", "stats", "readdirs",
+    "statfs",
+)  # fmt: skip
+"""Fields of IoCounts that count metadata operations."""
+
+_LOAD = "as root: ccagent kernel load --io"
+
+_HEADER: tuple[str, ...] = (
+    "JOB", "MOUNT", "TYPE", "READ B", "WRITTEN B", "READS", "WRITES", "METADATA", "SOURCE",
+)  # fmt: skip
+
+_NETWORK_HEADER = ("JOB", "NETWORK", "", "RECEIVED B", "SENT B", "RECEIVES", "SENDS")
+
 
 class MountName(NamedTuple):
     """The name of a file system: mount point, type and source."""
@@ -145,19 +163,6 @@ def _some_processes(node: Node, job: int) -> list[int]:
             break
     # The last processes are more likely the job's than Slurm's.
     return sorted(set(pids), reverse=True)[:_MOST_PROCESSES]
-
-
-K = TypeVar("K")
-V = TypeVar("V", IoCounts, JobTraffic)
-_KEPT = frozenset({"since", "magic"})
-
-METADATA = (
-    "opens", "creates", "links", "unlinks", "mkdirs", "rmdirs", "renames", "stats", "readdirs",
-    "statfs",
-)  # fmt: skip
-"""Fields of IoCounts that count metadata operations."""
-
-_LOAD = "as root: ccagent kernel load --io"
 
 
 class Deltas(Generic[K, V]):
@@ -362,11 +367,7 @@ def find_io_programs(node: Node, directory: str) -> CheckResult:
     )
 
 
-_HEADER: tuple[str, ...] = (
-    "JOB", "MOUNT", "TYPE", "READ B", "WRITTEN B", "READS", "WRITES", "METADATA", "SOURCE",
-)  # fmt: skip
 _COLUMNS = (bytes_read, bytes_written, read_calls, write_calls, metadata_operations)
-_NETWORK_HEADER = ("JOB", "NETWORK", "", "RECEIVED B", "SENT B", "RECEIVES", "SENDS")
 
 
 def read_totals(

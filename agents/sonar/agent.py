@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleJob
 
+_FIRST_INTERVAL = 0.1
+_ERRORS_SENT = 50
+_ACTIVITY = ("graphics_active", "sm_active")
+_BOOT_TOLERANCE = 60
+
 
 class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     """The keys of [agents.sample]."""
@@ -129,12 +134,6 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
         other = agents["metrics"]
         is_owner = isinstance(other, MetricsSettings) and other.has_jobs
         return structs.replace(self, points="own" if is_owner else "all")
-
-
-_FIRST_INTERVAL = 0.1
-_ERRORS_SENT = 50
-_ACTIVITY = ("graphics_active", "sm_active")
-_BOOT_TOLERANCE = 60
 
 
 class SampleAgent(Agent[SampleSettings]):

@@ -319,11 +319,6 @@ def state_of(row: Sequence[bytes]) -> bytes:
     return row[STATE].partition(b" ")[0].rstrip(b"+")
 
 
-def has_nodes(row: Sequence[bytes]) -> bool:
-    """Return whether a job ever had nodes. Without nodes it never started."""
-    return row[_NODES] not in _NO_NODES_IN_ROW
-
-
 def moment(text: bytes) -> int:
     """Return seconds since 1970; 0 for `Unknown`, `None` and other text."""
     return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS_OF_TIME else 0
@@ -373,8 +368,8 @@ def identify(row: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 def run_of(row: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return the identity of a job's run and of its end; empty without one."""
-    if is_step(row) or not moment(row[START]) or not has_nodes(row):
-        return b"", b""
+    if is_step(row) or not moment(row[START]) or row[_NODES] in _NO_NODES_IN_ROW:
+        return b"", b""  # a job that never had nodes never started
     started = row[RAW_ID] + b"\x00" + row[START]
     return started, started + b"\x00" + row[END] if moment(row[END]) else b""
 

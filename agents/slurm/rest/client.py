@@ -53,6 +53,12 @@ _UNDECODABLE = (msgspec.DecodeError, RecursionError)
 
 _SURROGATES = re.compile("[\udc80-\udcff]")
 
+_SECONDS = Duration("5s")
+_SUBJECTS = {
+    "slurm": "controller of Slurm, by slurmrestd",
+    "slurmdb": "accounting of Slurm, by slurmrestd",
+}
+
 
 class _Head(msgspec.Struct):
     """The part of an answer besides its records; null in some versions."""
@@ -266,13 +272,6 @@ def _repair_utf8(body: bytes) -> bytes:
         text = body.decode("utf-8", "surrogateescape")
         return _SURROGATES.sub(lambda found: rf"\\x{ord(found[0]) - 0xDC00:02x}", text).encode()
     return body
-
-
-_SECONDS = Duration("5s")
-_SUBJECTS = {
-    "slurm": "controller of Slurm, by slurmrestd",
-    "slurmdb": "accounting of Slurm, by slurmrestd",
-}
 
 
 def check_rest(settings: SlurmSourceSettings, parts: Sequence[str]) -> Iterator[Check]:

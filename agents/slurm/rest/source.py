@@ -27,6 +27,10 @@ _MOST_DIGITS = 5
 _SHARING = {"none": b"NO", "true": b"NO", "user": b"USER", "mcs": b"MCS", "topo": b"TOPO"}
 """Values of `shared` and `exclusive`, and those of squeue's OverSubscribe."""
 
+_LIVE = frozenset({b"RUNNING", b"SUSPENDED", b"COMPLETING", b"CONFIGURING"})
+_MOST_PARTS = 4096
+"""Maximum sockets of a node, cores of a socket and threads of a core."""
+
 
 def make_row(job: Mapping[str, Any]) -> QueueRow:
     """Return the row of squeue for a job that slurmctld has."""
@@ -137,11 +141,6 @@ def _sharing(job: Mapping[str, Any]) -> bytes:
     """Return OverSubscribe; `shared` is a text or a list, from v0.0.45 `exclusive`."""
     found = [*forms.words(job.get("shared")), *forms.words(job.get("exclusive"))]
     return next((_SHARING[word] for word in found if word in _SHARING), b"OK")
-
-
-_LIVE = frozenset({b"RUNNING", b"SUSPENDED", b"COMPLETING", b"CONFIGURING"})
-_MOST_PARTS = 4096
-"""Maximum sockets of a node, cores of a socket and threads of a core."""
 
 
 class RestSource:
