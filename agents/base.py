@@ -1,15 +1,17 @@
-"""Base of all agents, and their state files."""
+"""Base of all agents, the keys of those that read GPUs, and state files."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from ccagent import PRODUCER, RELEASE
 from ccagent.config.common_keys import AgentSettings
+from ccagent.config.duration import Duration
 from ccagent.counters import AgentCounters
 from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
 
     from ccagent.config.configuration import Configuration
     from ccagent.machine.checks import Check
+    from ccagent.machine.gpu.gpus import Gpus
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
 
 
-__all__ = ["Agent", "AgentSettings", "agent_class", "build_agent", "make_error"]
+__all__ = ["Agent", "AgentSettings", "GpuSettings", "agent_class", "build_agent", "make_error"]
 
 S = TypeVar("S", bound=AgentSettings)
+
+T = TypeVar("T")
 
 
 class Agent(ABC, Generic[S]):
@@ -141,6 +146,32 @@ class Agent(ABC, Generic[S]):
         )
 
 
+class GpuSettings(AgentSettings, frozen=True, kw_only=True):
+    """GPU vendors and the time limit of their libraries."""
+
+    renamed: ClassVar[dict[str, str]] = {"gpu-makers": "gpu-vendors"}
+
+    gpu_vendors: Annotated[
+        tuple[str, ...], Meta(description="vendors whose cards are read; empty: none")
+    ] = ("nvidia", "amd")
+    gpu_time_limit: Annotated[
+        Duration,
+        Meta(description="after this long a sample is sent without the values of a GPU library"),
+    ] = Duration("10s")
+
+    def __post_init__(self) -> None:
+        from ccagent.machine.gpu.vendor import check_vendor_names
+
+        check_vendor_names("gpu-vendors", self.gpu_vendors)
+
+    def make_gpus(self, node: Node) -> Gpus:
+        """Return the libraries of these vendors. The import is needed only where cards are."""
+        from ccagent.machine.gpu.gpus import Gpus
+
+        limit = self.gpu_time_limit.seconds
+        return Gpus(node, self.gpu_vendors, limit, self.time_limit.seconds)
+
+
 def make_error(node: Node, detail: str) -> ErrorObject:
     """Return an error object for an envelope, with the time and this node."""
     return ErrorObject(
@@ -162,9 +193,6 @@ def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
     agent = agent_class(name)(configuration.agents[name], configuration.formats_of(name))
     agent.receivers = configuration.receivers_of(name)
     return agent
-
-
-T = TypeVar("T")
 
 
 def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None:

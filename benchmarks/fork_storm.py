@@ -262,8 +262,8 @@ def _join_nicely(path: Path) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the storm. Return CPU seconds by job, from the kernel and from the sources."""
     from ccagent.agents.sonar.process import ProcessSelection
+    from ccagent.agents.sonar.sources import PreferredSource
     from ccagent.agents.sonar.sources.procfs import ProcfsSource
-    from ccagent.agents.sonar.sources.registry import PreferredSource
     from ccagent.machine.node import Node
 
     node = Node()

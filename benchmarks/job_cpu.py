@@ -35,9 +35,9 @@ from msgspec import convert, json
 from benchmarks.fork_storm import JOBS, job_cgroups, join, used
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.process import ProcessSelection, ProcessSource
+from ccagent.agents.sonar.sources import PreferredSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
-from ccagent.agents.sonar.sources.registry import PreferredSource
 from ccagent.machine.node import Node
 from ccagent.records.encoding import Profile, encode_each
 

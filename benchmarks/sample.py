@@ -295,7 +295,7 @@ def job_memory_cost(number: int, source: str, options: argparse.Namespace) -> di
     from benchmarks.fork_storm import JOBS, job_cgroups
     from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
     from ccagent.agents.sonar.process import ProcessSelection
-    from ccagent.agents.sonar.sources.registry import PreferredSource
+    from ccagent.agents.sonar.sources import PreferredSource
     from ccagent.machine.node import Node
     from ccagent.records.encoding import Profile, encode
 

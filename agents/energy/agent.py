@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
+from ccagent.agents.energy import EnergySettings
 from ccagent.agents.energy.accounts import KEYS, JobAccount
-from ccagent.agents.energy.settings import EnergySettings
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.records.line_protocol.encoding import Tags
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 JsonValue = str | int | float | bool | None
+
+_FIRST_INTERVAL = 2.0
 
 
 def make_points(
@@ -136,9 +138,6 @@ class _Names:
         if self._is_flat:
             return Point("_".join([name, *more.values()]), tags, value, time)
         return Point(name, Tags({**tags, **more}), value, time)
-
-
-_FIRST_INTERVAL = 2.0
 
 
 class EnergyAgent(Agent[EnergySettings]):

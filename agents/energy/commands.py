@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ccagent import log
-from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
-from ccagent.agents.energy.splitting import SYSTEM, UNALLOCATED
+from ccagent.agents.energy.accounts import NODE_METER, SYSTEM, UNALLOCATED, EnergyDomain
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
     from ccagent.config.configuration import Configuration
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
+
+_FORMATS = ("table", "sonar", "line")
 
 
 def format_table(node: Node, meter: EnergyMeter, tick: EnergyTick, checks: Iterable[Check]) -> str:
@@ -32,12 +33,7 @@ def format_table(node: Node, meter: EnergyMeter, tick: EnergyTick, checks: Itera
     else:
         lines += ["no energy is known: this machine has no readable source", ""]
     lines += _problem_lines(tick, checks)
-    return printable_lines(lines)
-
-
-def printable_lines(lines: Sequence[str]) -> str:
-    """Return lines as text, without blank lines at the end."""
-    text = "\n".join(printable(line) for line in lines)
+    text = "\n".join(map(printable, lines))
     return f"{text.rstrip()}\n"
 
 
@@ -116,9 +112,6 @@ def _problem_lines(tick: EnergyTick, checks: Iterable[Check]) -> Iterator[str]:
             yield f"    {result.fix}"
 
 
-_FORMATS = ("table", "sonar", "line")
-
-
 def extend_command(
     command: click.Command, configure: Callable[..., Configuration]
 ) -> click.Command:
@@ -166,8 +159,8 @@ def _print_table(
     options: dict[str, Any], seconds: float, configure: Callable[..., Configuration]
 ) -> None:
     """Measure once and print the table. Exit with status 1 if no energy is known."""
+    from ccagent.agents.energy import EnergySettings
     from ccagent.agents.energy.agent import EnergyAgent
-    from ccagent.agents.energy.settings import EnergySettings
     from ccagent.config.command_options import take_common
 
     assignments = options.pop("assignments")

@@ -11,11 +11,9 @@ from ccagent.machine.bpf import pins
 from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from ccagent.agents.energy import EnergySettings
     from ccagent.agents.energy.accounts import JobAccount
     from ccagent.agents.energy.job_states import NodeSnapshot
-    from ccagent.agents.energy.settings import EnergySettings
     from ccagent.machine.node import Node
 
 MOST_ENDED = 5000
@@ -40,14 +38,6 @@ class EndedJob(NamedTuple):
     account: JobAccount
     moment: float
     slurm_joules: int | None = None
-
-
-def make_sacct_command(program: str, jobs: Sequence[int]) -> list[str]:
-    """Return the sacct command for the energy of jobs."""
-    return [
-        program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--allocations",
-        "--format=JobIDRaw,NNodes,ConsumedEnergyRaw", f"--jobs={','.join(map(str, jobs))}",
-    ]  # fmt: skip
 
 
 def parse_consumed(content: bytes) -> dict[int, int]:
@@ -119,7 +109,11 @@ class EndedJobs:
         self._known = {job: joules for job, joules in self._known.items() if job in held}
         wanted = [job for job in jobs if job not in self._known][:_MOST_ASKED]
         if wanted:
-            command = make_sacct_command(self._sacct, wanted)
+            command = [
+                self._sacct, "--allusers", "--noheader", "--parsable2", "--noconvert",
+                "--allocations", "--format=JobIDRaw,NNodes,ConsumedEnergyRaw",
+                f"--jobs={','.join(map(str, wanted))}",
+            ]  # fmt: skip
 
             def call() -> dict[int, int]:
                 return parse_consumed(

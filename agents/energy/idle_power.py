@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
-    from ccagent.agents.energy.splitting import DomainUse
+    from ccagent.agents.energy.accounts import DomainKind, DomainUse, EnergyDomain, MeasuredEnergy
 
 WINDOW = 60.0
 """Seconds without a job that form an idle window."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.energy.apus import use_of_apu
-from ccagent.agents.energy.sources.base import ALL_SOCKETS
-from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
+from ccagent.agents.energy.accounts import DomainClaim, DomainUse, apportion
+from ccagent.agents.energy.cards import use_of_apu
+from ccagent.agents.energy.sources import ALL_SOCKETS
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_limit
 from ccagent.machine.cgroup.jobs import V2, JobDirectory, job_directories

@@ -9,30 +9,27 @@ from ccagent.agents.energy.accounts import (
     NAMES,
     NODE_METER,
     PART_OF,
-    EnergyDomain,
-    EnergyKey,
-    EnergyPart,
-    JobAccount,
-    NodeAccount,
-)
-from ccagent.agents.energy.sources.base import ALL_SOCKETS
-from ccagent.agents.energy.splitting import (
     SYSTEM,
     UNALLOCATED,
     DomainSplit,
+    EnergyDomain,
+    EnergyKey,
+    EnergyPart,
     IdleEnergy,
+    JobAccount,
+    NodeAccount,
     split_domain,
     split_idle,
 )
+from ccagent.agents.energy.sources import ALL_SOCKETS
 from ccagent.machine.job_energy import JobEnergy, NodeEnergy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ccagent.agents.energy.accounts import DomainKind, MeasuredEnergy
+    from ccagent.agents.energy.accounts import DomainKind, DomainUse, MeasuredEnergy
     from ccagent.agents.energy.idle_power import IdleFloor
     from ccagent.agents.energy.job_states import NodeUse
-    from ccagent.agents.energy.splitting import DomainUse
 
 _MOST_ACCOUNTS = 20_000
 

@@ -16,13 +16,20 @@ from ccagent.agents.energy.accounts import (
     JobAccount,
     NodeAccount,
 )
-from ccagent.agents.energy.apus import ApuSockets, join_apus, read_utilisation
-from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_card_use
+from ccagent.agents.energy.cards import (
+    ApuSockets,
+    CardOwners,
+    CardSource,
+    CardUse,
+    join_apus,
+    make_card_use,
+    read_utilisation,
+)
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
 from ccagent.agents.energy.idle_power import IdleFloor
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse, StateReader
 from ccagent.agents.energy.ledger import Ledger, TickTotals
-from ccagent.agents.energy.sources.base import EnergySource, Kept, Measured, Sources
+from ccagent.agents.energy.sources import EnergySource, Kept, Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
 from ccagent.agents.metrics.outputs import ClockGuard
 from ccagent.log import logger
@@ -31,8 +38,8 @@ from ccagent.machine.job_energy import latest_energy, publish_energy
 from ccagent.machine.node import BOOT_ID, Node
 
 if TYPE_CHECKING:
-    from ccagent.agents.energy.settings import EnergySettings
-    from ccagent.agents.energy.splitting import DomainUse
+    from ccagent.agents.energy import EnergySettings
+    from ccagent.agents.energy.accounts import DomainUse
 
 
 LIMIT = 64 * 1024 * 1024
@@ -41,6 +48,13 @@ _LATEST = 1e11
 _MOST_IDLE = 1e6
 _MOST_SUM = 1e18
 _OTHERWISE = "the accounts of jobs start at 0"
+
+_SKEW = 2.0
+"""Maximum seconds between readings of one tick."""
+_MOST_OWED = 5
+"""Maximum excess of the parts over the node, in ticks of energy. More is no timing error."""
+_LONGEST_DOWN = 600.0
+"""Maximum gap between two processes in seconds. In longer gaps, jobs may start and end unseen."""
 
 
 class KeptDomain(msgspec.Struct, frozen=True):
@@ -94,46 +108,6 @@ def _is_possible(state: EnergyState) -> bool:
     return all(0 <= time < _LATEST for time in times) and all(0 <= w < _MOST_IDLE for w in powers)
 
 
-def make_state(
-    boot: str,
-    ledger: Ledger,
-    ended: list[JobAccount],
-    snapshot: NodeSnapshot | None,
-    counters: dict[str, Kept],
-) -> EnergyState:
-    """Return the state after a tick. ended: jobs with unsent records."""
-    jobs = snapshot.jobs if snapshot is not None else {}
-    floor = ledger.floor
-    return EnergyState(
-        boot=boot,
-        moment=snapshot.moment if snapshot is not None else 0.0,
-        jobs=[*ledger.jobs.values()],
-        ended=ended,
-        node=ledger.node,
-        idle=[
-            KeptDomain(
-                domain.kind,
-                domain.number,
-                floor.windows.get(domain, []),
-                (load.least, load.most) if isfinite(load.most) else None,
-                fit.sums if (fit := floor.fits.get(domain)) is not None else [],
-            )
-            for domain, load in floor.loads.items()
-        ],
-        states=dict(jobs),
-        busy=dict(snapshot.busy) if snapshot is not None else {},
-        counters=counters,
-    )
-
-
-_SKEW = 2.0
-"""Maximum seconds between readings of one tick."""
-_MOST_OWED = 5
-"""Maximum excess of the parts over the node, in ticks of energy. More is no timing error."""
-_LONGEST_DOWN = 600.0
-"""Maximum gap between two processes in seconds. In longer gaps, jobs may start and end unseen."""
-
-
 class EnergyTick(NamedTuple):
     """Result of a tick. is_blind: no energy is known. absent: reasons for missing sources."""
 
@@ -151,7 +125,10 @@ class EnergyMeter:
         self.settings = settings
         self.cards = CardSource(settings)
         self.sources = Sources(make_sources(settings, self.cards))
-        ratios = make_ratios(settings)
+        ratio = settings.ratio
+        ratios: dict[DomainKind, float] = {
+            "package": ratio, "dram": settings.memory_ratio, "card": ratio, "node": ratio,
+        }  # fmt: skip
         idle: dict[DomainKind, float] = {
             "package": settings.idle_package,
             "dram": settings.idle_dram,
@@ -257,10 +234,30 @@ class EnergyMeter:
     def save(self) -> None:
         """Write the state file, if one is configured."""
         if self.settings.state_file and self._is_open and not self._is_only_sample:
-            kept = {source.name: source.keep() for source in self.sources.all}
-            ended = self.ended.accounts
-            state = make_state(self._boot, self.ledger, ended, self._before, kept)
-            write_state(self.settings.state_file, state)
+            write_state(self.settings.state_file, self._make_state())
+
+    def _make_state(self) -> EnergyState:
+        snapshot, ledger, floor = self._before, self.ledger, self.ledger.floor
+        return EnergyState(
+            boot=self._boot,
+            moment=snapshot.moment if snapshot is not None else 0.0,
+            jobs=[*ledger.jobs.values()],
+            ended=self.ended.accounts,
+            node=ledger.node,
+            idle=[
+                KeptDomain(
+                    domain.kind,
+                    domain.number,
+                    floor.windows.get(domain, []),
+                    (load.least, load.most) if isfinite(load.most) else None,
+                    fit.sums if (fit := floor.fits.get(domain)) is not None else [],
+                )
+                for domain, load in floor.loads.items()
+            ],
+            states=snapshot.jobs if snapshot is not None else {},
+            busy=snapshot.busy if snapshot is not None else {},
+            counters={source.name: source.keep() for source in self.sources.all},
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return sources, flaws and the energy of jobs for `ccagent status --json` and `job`."""
@@ -367,12 +364,6 @@ def check_spans(measured: Measured, seconds: float) -> Measured:
         )
         for domain, energy in measured.items()
     }
-
-
-def make_ratios(settings: EnergySettings) -> dict[DomainKind, float]:
-    """Return the assumed ratios of watts per CPU second by kind of domain."""
-    ratio = settings.ratio
-    return {"package": ratio, "dram": settings.memory_ratio, "card": ratio, "node": ratio}
 
 
 def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySource]:

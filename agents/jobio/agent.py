@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from ccagent.agents.base import Agent
-from ccagent.agents.jobio.settings import JobIoSettings
+from msgspec import Meta
+
+from ccagent.agents.base import Agent, AgentSettings
 from ccagent.errors import CcagentError
 from ccagent.log import logger
+from ccagent.machine.bpf import pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +20,36 @@ if TYPE_CHECKING:
     from ccagent.records.message import Format
     from ccagent.records.points import Point
 
+_KEPT = 600.0
+"""Seconds for which the kernel programs keep the counters of ended jobs."""
+
 _FIRST_INTERVAL = 1.0
+
+
+class JobIoSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of [agents.jobio]."""
+
+    directory: Annotated[
+        str, Meta(description="directory of the programs pinned by `ccagent kernel load --io`")
+    ] = pins.DIRECTORY
+    mounts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="mount points with separate values, as patterns such as '/scratch*';"
+            " other mounts are summed up as `other`; empty: all"
+        ),
+    ] = ()
+    operations: Annotated[
+        bool, Meta(description="also send each kind of metadata operation separately")
+    ] = False
+    totals: Annotated[bool, Meta(description="also send the counters, as metrics *_total")] = False
+    outside: Annotated[bool, Meta(description="also send I/O outside of jobs, as job 0")] = False
+
+    def __post_init__(self) -> None:
+        if not self.directory.startswith("/"):
+            raise ValueError("directory: an absolute path is needed")
+        if self.every is not None and self.every.seconds > _KEPT:
+            raise ValueError("every: at most 10m: ended jobs are kept for 10 minutes")
 
 
 class JobIoAgent(Agent[JobIoSettings]):
@@ -55,7 +86,11 @@ class JobIoAgent(Agent[JobIoSettings]):
         if use is None:
             return
         living = living_jobs(node)
-        yield from usage_points(node, use, self.settings, living, node.clock.time())
+        settings, now = self.settings, node.clock.time()
+        yield from usage_points(
+            node, use, living, now, operations=settings.operations, totals=settings.totals,
+            outside=settings.outside,
+        )  # fmt: skip
         yield from self._ports.points(node, living)
 
     def checks(self, node: Node) -> Iterator[Check]:

@@ -1,8 +1,8 @@
-"""The additional command `ccagent jobio show`."""
+"""The additional command `ccagent jobio show`, and its tables."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,10 +10,16 @@ from ccagent.config.command_options import Common, add_common_options, make_grou
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from ccagent.agents.jobio.usage import MountUse, NetworkUse
     from ccagent.config.configuration import Configuration
     from ccagent.config.options import Options
+
+_HEADER: tuple[str, ...] = (
+    "JOB", "MOUNT", "TYPE", "READ B", "WRITTEN B", "READS", "WRITES", "METADATA", "SOURCE",
+)  # fmt: skip
+_NETWORK_HEADER = ("JOB", "NETWORK", "", "RECEIVED B", "SENT B", "RECEIVES", "SENDS")
 
 
 def extend_command(
@@ -35,8 +41,8 @@ def extend_command(
         The counters start at 0 when the programs are loaded. The exit status is 1 if the programs
         are not loaded, or this user may not read them.
         """
-        from ccagent.agents.jobio.settings import JobIoSettings
-        from ccagent.agents.jobio.usage import read_totals, totals_document, totals_text
+        from ccagent.agents.jobio.agent import JobIoSettings
+        from ccagent.agents.jobio.usage import read_totals
 
         configuration = configure(common.options)
         settings = configuration.agents["jobio"]
@@ -54,3 +60,54 @@ def extend_command(
             click.echo(f"ccagent: {lost} calls are not counted: the table was full", err=True)
 
     return group
+
+
+def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> str:
+    """Return the tables of mounts and network for a terminal."""
+    from ccagent.agents.jobio import usage
+
+    columns = (
+        usage.bytes_read, usage.bytes_written, usage.read_calls, usage.write_calls,
+        usage.metadata_operations,
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = [_HEADER]
+    for use in mounts:
+        name = (str(use.job or "-"), use.mount.point, use.mount.type)
+        numbers = (str(column(use.total)) for column in columns)
+        rows.append((*name, *numbers, use.mount.source))
+    text = _align(rows)
+    rows = [_NETWORK_HEADER]
+    for traffic_use in network:
+        kind = f"{traffic_use.protocol}{' loopback' if traffic_use.is_loopback else ''}"
+        traffic = traffic_use.total
+        moved = (traffic.received_bytes, traffic.sent_bytes, traffic.receives, traffic.sends)
+        rows.append((str(traffic_use.job or "-"), kind, "", *map(str, moved)))
+    return text if len(rows) == 1 else f"{text}\n{_align(rows)}"
+
+
+def totals_document(
+    mounts: Iterable[MountUse], network: Iterable[NetworkUse], lost: int
+) -> dict[str, Any]:
+    """Return mounts and network as an object for JSON, with all counters."""
+    return {
+        "mounts": [
+            {"job": use.job, **use.mount._asdict(), **use.total._asdict()} for use in mounts
+        ],
+        "network": [
+            {"job": job, "protocol": protocol, "loopback": is_loopback, **total._asdict()}
+            for job, protocol, is_loopback, _, total in network
+        ],
+        "lost": lost,
+    }
+
+
+def _align(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if 3 <= number < 8 else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "".join(f"{line.rstrip()}\n" for line in lines)

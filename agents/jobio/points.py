@@ -26,8 +26,7 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from ccagent.agents.jobio.settings import JobIoSettings
-    from ccagent.agents.jobio.usage import JobIoUse, MountName, MountUse, NetworkUse
+    from ccagent.agents.jobio.usage import JobIoUse, MountUse, NetworkUse
     from ccagent.machine.bpf.io_records import IoCounts
     from ccagent.machine.node import Node
 
@@ -73,44 +72,47 @@ class _Maker(NamedTuple):
 
 
 def usage_points(
-    node: Node, use: JobIoUse, settings: JobIoSettings, living: Collection[int], time: float
+    node: Node,
+    use: JobIoUse,
+    living: Collection[int],
+    time: float,
+    *,
+    operations: bool,
+    totals: bool,
+    outside: bool,
 ) -> Iterator[Point]:
     """Yield the points of jobs that are running or had I/O.
 
-    living: ids of the jobs that have control groups.
+    living: ids of the jobs that have control groups. operations, totals, outside: the settings.
     """
+
+    def is_wanted(each: MountUse | NetworkUse) -> bool:
+        return each.job in living or not is_idle(each.delta) if each.job else outside
+
     base = {"cluster": node.cluster, "hostname": node.hostname, "type": "node", "stype": "job"}
-    maker = _Maker(use.seconds, time, settings.totals)
-    fields = _IF_ANY | (_OPERATIONS if settings.operations else {})
+    maker = _Maker(use.seconds, time, totals)
+    fields = _IF_ANY | (_OPERATIONS if operations else {})
     for mount in use.mounts:
-        if _is_wanted(mount, settings, living):
-            tags = Tags(base | {"stype-id": str(mount.job)} | _mount_tags(mount.mount))
+        if is_wanted(mount):
+            own = {"mountpoint": mount.mount.point, "fstype": mount.mount.type}
+            if mount.mount.source:  # summed up or unknown file systems have none
+                own["source"] = mount.mount.source
+            tags = Tags(base | {"stype-id": str(mount.job)} | own)
             yield from _mount_points(maker, tags, mount, fields)
             if use.features & HAS_TIME:
                 yield from _latencies(tags, mount.delta, time)
     for traffic in use.network:
-        if _is_wanted(traffic, settings, living):
+        if is_wanted(traffic):
             kind = {
                 "layer": "socket",
                 "loopback": "yes" if traffic.is_loopback else "no",
                 "proto": traffic.protocol,
             }
             tags = Tags(base | {"stype-id": str(traffic.job)} | kind)
-            yield from _network_points(maker, tags, traffic)
-
-
-def _mount_tags(mount: MountName) -> dict[str, str]:
-    """Return the tags of a mount. Summed up or unknown file systems have no source."""
-    tags = {"mountpoint": mount.point, "fstype": mount.type}
-    return tags | {"source": mount.source} if mount.source else tags
-
-
-def _is_wanted(
-    use: MountUse | NetworkUse, settings: JobIoSettings, living: Collection[int]
-) -> bool:
-    if not use.job:
-        return settings.outside
-    return use.job in living or not is_idle(use.delta)
+            delta, total = traffic.delta, traffic.total
+            yield from maker.make("job_net_sent", tags, delta.sent_bytes, total.sent_bytes)
+            received = delta.received_bytes, total.received_bytes
+            yield from maker.make("job_net_received", tags, *received)
 
 
 def _mount_points(
@@ -130,11 +132,6 @@ def _latencies(tags: Tags, delta: IoCounts, time: float) -> Iterator[Point]:
         yield Point("job_fs_read_time", tags, delta.read_ns / delta.reads / 1000, time)
     if delta.writes:
         yield Point("job_fs_write_time", tags, delta.write_ns / delta.writes / 1000, time)
-
-
-def _network_points(maker: _Maker, tags: Tags, use: NetworkUse) -> Iterator[Point]:
-    for name, field in (("job_net_sent", "sent_bytes"), ("job_net_received", "received_bytes")):
-        yield from maker.make(name, tags, getattr(use.delta, field), getattr(use.total, field))
 
 
 class ExclusivePorts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.log import logger, printable
@@ -51,6 +51,18 @@ _MOST_PROCESSES = 4
 _LONGEST = 200
 _LONGEST_LIST = 1 << 20
 """Maximum of bytes of a job's mountinfo: users can create 100,000 mounts in a namespace."""
+
+K = TypeVar("K")
+V = TypeVar("V", IoCounts, JobTraffic)
+_KEPT = frozenset({"since", "magic"})
+
+METADATA = (
+    "opens", "creates", "links", "unlinks", "mkdirs", "rmdirs", "renames", "stats", "readdirs",
+    "statfs",
+)  # fmt: skip
+"""Fields of IoCounts that count metadata operations."""
+
+_LOAD = "as root: ccagent kernel load --io"
 
 
 class MountName(NamedTuple):
@@ -145,19 +157,6 @@ def _some_processes(node: Node, job: int) -> list[int]:
             break
     # The last processes are more likely the job's than Slurm's.
     return sorted(set(pids), reverse=True)[:_MOST_PROCESSES]
-
-
-K = TypeVar("K")
-V = TypeVar("V", IoCounts, JobTraffic)
-_KEPT = frozenset({"since", "magic"})
-
-METADATA = (
-    "opens", "creates", "links", "unlinks", "mkdirs", "rmdirs", "renames", "stats", "readdirs",
-    "statfs",
-)  # fmt: skip
-"""Fields of IoCounts that count metadata operations."""
-
-_LOAD = "as root: ccagent kernel load --io"
 
 
 class Deltas(Generic[K, V]):
@@ -362,13 +361,6 @@ def find_io_programs(node: Node, directory: str) -> CheckResult:
     )
 
 
-_HEADER: tuple[str, ...] = (
-    "JOB", "MOUNT", "TYPE", "READ B", "WRITTEN B", "READS", "WRITES", "METADATA", "SOURCE",
-)  # fmt: skip
-_COLUMNS = (bytes_read, bytes_written, read_calls, write_calls, metadata_operations)
-_NETWORK_HEADER = ("JOB", "NETWORK", "", "RECEIVED B", "SENT B", "RECEIVES", "SENDS")
-
-
 def read_totals(
     node: Node, directory: str, job: int | None, names: MountNames | None = None
 ) -> tuple[list[MountUse], list[NetworkUse], int]:
@@ -393,48 +385,3 @@ def read_totals(
         if job in {None, key.job}
     ]
     return mounts, traffic, count_lost(io, network)
-
-
-def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> str:
-    """Return the tables of mounts and network for a terminal."""
-    rows: list[tuple[str, ...]] = [_HEADER]
-    for use in mounts:
-        name = (str(use.job or "-"), use.mount.point, use.mount.type)
-        numbers = (str(column(use.total)) for column in _COLUMNS)
-        rows.append((*name, *numbers, use.mount.source))
-    text = _align(rows)
-    rows = [_NETWORK_HEADER]
-    for traffic_use in network:
-        kind = f"{traffic_use.protocol}{' loopback' if traffic_use.is_loopback else ''}"
-        traffic = traffic_use.total
-        moved = (traffic.received_bytes, traffic.sent_bytes, traffic.receives, traffic.sends)
-        rows.append((str(traffic_use.job or "-"), kind, "", *map(str, moved)))
-    return text if len(rows) == 1 else f"{text}\n{_align(rows)}"
-
-
-def totals_document(
-    mounts: Iterable[MountUse], network: Iterable[NetworkUse], lost: int
-) -> dict[str, Any]:
-    """Return mounts and network as an object for JSON, with all counters."""
-    return {
-        "mounts": [
-            {"job": use.job, **use.mount._asdict(), **use.total._asdict()} for use in mounts
-        ],
-        "network": [
-            {"job": job, "protocol": protocol, "loopback": is_loopback, **total._asdict()}
-            for job, protocol, is_loopback, _, total in network
-        ],
-        "lost": lost,
-    }
-
-
-def _align(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if 3 <= number < 8 else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "".join(f"{line.rstrip()}\n" for line in lines)

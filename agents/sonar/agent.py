@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, structs
 
-from ccagent.agents.base import Agent, AgentSettings, make_error
-from ccagent.agents.gpu_settings import GpuSettings
+from ccagent.agents.base import Agent, AgentSettings, GpuSettings, make_error
 from ccagent.agents.sonar.jobs.records import JobRecords
 from ccagent.agents.sonar.process import Process, ProcessSelection, ProcessSource
-from ccagent.agents.sonar.sources.registry import SourceName, open_source
+from ccagent.agents.sonar.sources import SourceName, open_source
 from ccagent.config.duration import Duration
+from ccagent.errors import NotHereError
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import count_unknown
 from ccagent.machine.clock import timestamp
@@ -31,14 +32,19 @@ from ccagent.records.message import FORMATS, Format, Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ccagent.agents.sonar.jobs.accounting import JobMemoryReader, JobPss, MemoryScale
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
-    from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
-    from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, JobPss, MemoryScale
-    from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.agents.sonar.points import CgroupMetrics
+    from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
     from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleJob
+
+_FIRST_INTERVAL = 0.1
+_ERRORS_SENT = 50
+_ACTIVITY = ("graphics_active", "sm_active")
+_BOOT_TOLERANCE = 60
 
 
 class SampleSettings(GpuSettings, frozen=True, kw_only=True):
@@ -130,12 +136,6 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
         return structs.replace(self, points="own" if is_owner else "all")
 
 
-_FIRST_INTERVAL = 0.1
-_ERRORS_SENT = 50
-_ACTIVITY = ("graphics_active", "sm_active")
-_BOOT_TOLERANCE = 60
-
-
 class SampleAgent(Agent[SampleSettings]):
     """Samples the processes and jobs of this node, and CPUs, load, memory and disks of the node."""
 
@@ -155,7 +155,8 @@ class SampleAgent(Agent[SampleSettings]):
         self._records: dict[bool, JobRecords] = {}
         self._gpus: Gpus | None = None
         self._allocations: Allocations | None = None
-        self._accounts: JobAccounts | None = None
+        self._cgroups: JobCgroups | None = None
+        self._metrics: CgroupMetrics | None = None
         self._pss: JobPss | None = None
         self._memory: JobMemoryReader | None = None
         self._scales: dict[bool, MemoryScale] = {}
@@ -282,7 +283,7 @@ class SampleAgent(Agent[SampleSettings]):
         memory: KB by job of the control groups, if these records need it.
         """
         if memory:
-            from ccagent.agents.sonar.jobs.job_memory import MemoryScale
+            from ccagent.agents.sonar.jobs.accounting import MemoryScale
 
             scale = self._scales.setdefault(as_streams, MemoryScale())
             attributes = structs.replace(attributes, jobs=scale.scale(attributes.jobs, memory))
@@ -321,11 +322,11 @@ class SampleAgent(Agent[SampleSettings]):
     ) -> list[SampleJob]:
         """Return the jobs with the counters of their control groups and energies, if wanted."""
         if "job-cgroups" in self.settings.extras:
-            from ccagent.agents.sonar.jobs.cgroup_accounting import with_cgroups
+            from ccagent.agents.sonar.jobs.accounting import with_cgroups
 
             jobs = with_cgroups(jobs, counters, pss)
         if "job-energy" in self.settings.extras:
-            from ccagent.agents.sonar.jobs.cgroup_accounting import with_energies
+            from ccagent.agents.sonar.jobs.accounting import with_energies
 
             jobs = with_energies(jobs)
         return jobs
@@ -394,18 +395,27 @@ class SampleAgent(Agent[SampleSettings]):
         """Return the cgroup counters by job, and their metrics, if wanted."""
         if "line" not in self.wanted and "job-cgroups" not in self.settings.extras:
             return {}, {}
-        if self._accounts is None:
-            from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
+        if self._cgroups is None:
+            from ccagent.machine.cgroup.counters import JobCgroups
 
-            self._accounts = JobAccounts()
-        counters = self._accounts.read(node, errors)
-        return counters, self._accounts.values(node, counters)
+            self._cgroups = JobCgroups()
+        counters: dict[int, JobCounters] = {}
+        with suppress(NotHereError):
+            counters = self._cgroups.read(node)
+            errors += self._cgroups.errors
+        if "line" not in self.wanted:
+            return counters, {}
+        if self._metrics is None:
+            from ccagent.agents.sonar.points import CgroupMetrics
+
+            self._metrics = CgroupMetrics()
+        return counters, self._metrics.read(node, counters)
 
     def _read_memory(
         self, node: Node, counters: dict[int, JobCounters], errors: list[str]
     ) -> dict[int, int]:
         """Return the memory of jobs in KB by their control groups."""
-        from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, memory_of
+        from ccagent.agents.sonar.jobs.accounting import JobMemoryReader, memory_of
 
         if counters:
             return memory_of(counters)
@@ -418,7 +428,7 @@ class SampleAgent(Agent[SampleSettings]):
     def _read_pss(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
         """Return the proportional set size of jobs in KB."""
         if self._pss is None:
-            from ccagent.agents.sonar.jobs.job_memory import JobPss
+            from ccagent.agents.sonar.jobs.accounting import JobPss
 
             self._pss = JobPss()
         return self._pss.read(node, processes, errors)

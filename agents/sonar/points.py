@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.agents.metrics.presets import apply_preset
+from ccagent.agents.metrics.readers.base import Count, Scope
+from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, make_job_values
 from ccagent.agents.sonar.jobs.records import ALLOCATED
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
+from ccagent.machine.counters import Rates
 from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.records.points import Point
 
@@ -18,10 +22,42 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.jobs.allocations import Allocation
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.gpu.gpus import GpuReading
+    from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleAttributes, SampleProcess
 
 _GB = 1024 / 1e9
 """GB per KB of the envelope."""
+
+_METRICS = CgroupJobsReader.of_jobs
+_OUTPUTS = {
+    name: apply_preset("clustercockpit", name, metric.unit) for name, metric in _METRICS.items()
+}
+
+
+class CgroupMetrics:
+    """Metrics of jobs by the counters of their control groups."""
+
+    def __init__(self) -> None:
+        self._rates: Rates[Scope] = Rates()
+
+    def read(self, node: Node, jobs: dict[int, JobCounters]) -> dict[int, dict[str, float]]:
+        """Return the metrics of each job by ClusterCockpit's names.
+
+        Rates are those since the previous call.
+        """
+        counts: list[Count] = []
+        values: dict[int, dict[str, float]] = {job: {} for job in jobs}
+        for value in make_job_values(jobs):
+            if isinstance(value, Count):
+                counts.append(value)
+            else:
+                values[int(value.scope.stype_id)][value.metric] = value.value
+        for metric, rate, scope in self._rates.of(counts, _METRICS, node.clock.monotonic()):
+            values[int(scope.stype_id)][metric] = rate
+        return {
+            job: {metric: number * _OUTPUTS[metric].factor for metric, number in numbers.items()}
+            for job, numbers in values.items()
+        }
 
 
 def node_points(sample: SampleAttributes, time: float) -> Iterator[Point]:

@@ -18,13 +18,13 @@ AGENTS = {
     "sample": "ccagent.agents.sonar.agent:SampleAgent",
     "sysinfo": "ccagent.agents.sysinfo.agent:SysinfoAgent",
     "jobs": "ccagent.agents.slurm.jobs.agent:JobsAgent",
-    "cluster": "ccagent.agents.slurm.cluster.agent:ClusterAgent",
+    "cluster": "ccagent.agents.slurm.cluster:ClusterAgent",
     "lustre": "ccagent.agents.lustre.agent:LustreAgent",
     "metrics": "ccagent.agents.metrics.agent:MetricsAgent",
     "fast": "ccagent.agents.fast.agent:FastAgent",
     "energy": "ccagent.agents.energy.agent:EnergyAgent",
     "jobio": "ccagent.agents.jobio.agent:JobIoAgent",
-    "log": "ccagent.agents.log.agent:LogAgent",
+    "log": "ccagent.agents.log:LogAgent",
 }
 """Agents by the name of their table and command."""
 

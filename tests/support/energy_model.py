@@ -9,11 +9,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, JobAccount, MeasuredEnergy
+from ccagent.agents.energy.accounts import (
+    DomainKind,
+    DomainUse,
+    EnergyDomain,
+    JobAccount,
+    MeasuredEnergy,
+)
 from ccagent.agents.energy.idle_power import IdleFloor
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse
 from ccagent.agents.energy.ledger import Ledger, TickTotals
-from ccagent.agents.energy.splitting import DomainUse
 
 GIB = 1 << 30
 MEMORY = 256 * GIB

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ccagent.agents.energy import EnergySettings
 from ccagent.agents.energy.meter import EnergyMeter
-from ccagent.agents.energy.settings import EnergySettings
 from ccagent.config.conversion import convert
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node

@@ -33,7 +33,6 @@ OURS = {
     "ccagent.agents.sonar.process",
     "ccagent.agents.sonar.sources",
     "ccagent.agents.sonar.sources.procfs",
-    "ccagent.agents.sonar.sources.registry",
     "ccagent.commands",
     "ccagent.commands.main",
     "ccagent.commands.once",
@@ -62,7 +61,6 @@ OURS = {
     "ccagent.machine.descriptors",
     "ccagent.machine.gpu",
     "ccagent.machine.gpu.vendor",
-    "ccagent.agents.gpu_settings",
     "ccagent.machine.node",
     "ccagent.machine.parsed",  # where a permission is missing
     "ccagent.service",

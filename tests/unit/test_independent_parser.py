@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.base import Agent
-from ccagent.agents.log.agent import LogAgent, LogSettings
+from ccagent.agents.log import LogAgent, LogSettings
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.agents.slurm.cluster.sinfo import NodeState, node_events
+from ccagent.agents.slurm.sinfo import NodeState, node_events
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.log import logger
 from ccagent.machine.node import Node

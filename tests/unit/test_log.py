@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.log.agent import MessageBuffer
+from ccagent.agents.log import MessageBuffer
 from ccagent.log import configure, is_journal, logger, printable, say
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ccagent.agents.jobio.usage import (
     write_calls,
 )
 from ccagent.agents.sonar.process import Process, ProcessSelection
-from ccagent.agents.sonar.sources.registry import open_source
+from ccagent.agents.sonar.sources import open_source
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf import pins
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters

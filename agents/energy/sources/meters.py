@@ -8,10 +8,11 @@ Grace, CPU and SysIO Power Socket N.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import (
+from ccagent.agents.energy.sources import (
     ALL_SOCKETS,
     EnergySource,
     PowerIntegral,
@@ -20,6 +21,7 @@ from ccagent.agents.energy.sources.base import (
 )
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips, list_files, parse_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import parse_energy
@@ -27,7 +29,6 @@ from ccagent.machine.powercap import parse_energy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 _RAIL = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket ([0-9]{1,3})", re.ASCII)
@@ -63,6 +64,11 @@ _AGE = 3
 """Intervals for which the last power is valid while calls fail."""
 
 
+_BMC = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
+_AREA = "energy"
+_IMPACT = "energy of the node beyond its packages, memory and cards"
+
+
 class MeterFile(NamedTuple):
     """A file of power in uW. rail: rail of Grace; empty for the input of the node."""
 
@@ -96,9 +102,7 @@ class HwmonEnergySource(EnergySource):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the meters of the node."""
-        from ccagent.agents.energy.checks import require_node_meter
-
-        yield require_node_meter(node)
+        yield _require_node_meter(node)
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read all meters. Raise NotHereError without any."""
@@ -213,6 +217,24 @@ def _meters(node: Node, chip: HwmonChip) -> Iterator[MeterFile]:
         return
 
 
+def _require_node_meter(node: Node) -> Check:
+    return Check(_AREA, "meter of the node", partial(find_node_meter, node), _IMPACT)
+
+
+def find_node_meter(node: Node) -> CheckResult:
+    """Check for a meter at the node's input."""
+    if "energy" in node.list_names(PM_COUNTERS):
+        return CheckResult("good", f"/{PM_COUNTERS}")
+    for chip in list_chips(node, node.list_names(HWMON), []):
+        if chip.name == "power_meter":
+            return CheckResult("good", f"ACPI power meter, /{HWMON}/hwmon{chip.number}")
+    fix = (
+        "on hardware with such a meter: modprobe acpi_power_meter; or let the BMC be asked:"
+        ' meters = ["pm-counters", "hwmon", "dcmi"]'
+    )
+    return CheckResult("missing", "neither pm_counters nor an ACPI power meter", fix)
+
+
 def parse_joules(content: bytes) -> int:
     """Return the uJ of `NUMBER J TIME us`. Raise UnparsableError if invalid."""
     match = _LINE.fullmatch(content.strip())
@@ -256,9 +278,7 @@ class PmCountersSource(EnergySource):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the meters of the node."""
-        from ccagent.agents.energy.checks import require_node_meter
-
-        yield require_node_meter(node)
+        yield _require_node_meter(node)
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read one scan. Raise NotHereError without pm_counters."""
@@ -339,10 +359,7 @@ class DcmiSource(EnergySource):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the meters of the node."""
-        from ccagent.agents.energy.checks import require_dcmi
-
-        programs = self._command[:1] or tuple(command[0] for command in COMMANDS)
-        yield require_dcmi(node, programs, is_configured=bool(self._command))
+        yield Check(_AREA, "DCMI", partial(find_dcmi, node, self._command), _IMPACT)
 
     def prepare_reading(self, node: Node) -> None:
         """Start the program if it is due."""
@@ -381,3 +398,18 @@ class DcmiSource(EnergySource):
                 raise ProgramError(f"{command[0]}: {error}") from error
         names = self._command[0] if self._command else "ipmi-dcmi or ipmitool"
         raise ProgramError(f"{names} is needed, and not installed: see agents.energy.dcmi-command")
+
+
+def find_dcmi(node: Node, command: tuple[str, ...]) -> CheckResult:
+    """Check for a BMC and a client program. command: the configured one, empty for any."""
+    from shutil import which
+
+    if not command and not any(node.exists(path) for path in _BMC):
+        fix = "modprobe ipmi_si ipmi_devintf, if the node has a BMC"
+        return CheckResult("missing", f"no /{_BMC[0]}", fix)
+    programs = command[:1] or tuple(known[0] for known in COMMANDS)
+    program = next((name for name in programs if which(name)), "")
+    if not program:
+        fix = "install freeipmi-tools or ipmitool, or set agents.energy.dcmi-command"
+        return CheckResult("missing", "no program that reads the power from the BMC", fix)
+    return CheckResult("good", program)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import (
+from ccagent.agents.energy.sources import (
     DomainCounters,
     EnergySource,
     Kept,
@@ -23,6 +24,7 @@ from ccagent.agents.metrics.perf.call import (
     parse_counts,
 )
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import read_socket
 from ccagent.machine.parsed import read_lack, read_parsed
 from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
@@ -31,9 +33,8 @@ from ccagent.machine.procfs.system import parse_cpuinfo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.energy.settings import RaplAccess
+    from ccagent.agents.energy import RaplAccess
     from ccagent.agents.metrics.perf.call import PerfEvent
-    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 _EVENTS: dict[DomainKind, str] = {"package": "energy-pkg", "dram": "energy-ram"}
@@ -78,16 +79,8 @@ class PerfEnergySource(EnergySource):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the PMU."""
-        from ccagent.agents.energy.checks import require_power_pmu
-
-        def read() -> None:
-            source = PerfEnergySource()
-            try:
-                source.read(node)
-            finally:
-                source.close()
-
-        yield require_power_pmu(node, read)
+        impact = "energy of packages and memory, if powercap is unreadable, too"
+        yield Check("energy", "RAPL by perf", partial(find_power_pmu, node), impact)
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read the counters. Raise NotHereError without the PMU, NotPermittedError with the fix."""
@@ -151,6 +144,27 @@ class PerfEnergySource(EnergySource):
         except OSError as error:
             raise UnparsableError(f"perf: {key}: {error.strerror}") from error
         return as_microjoules(counts.values[0], scale)
+
+
+def find_power_pmu(node: Node) -> CheckResult:
+    """Check that the PMU `power` exists and this user may use it."""
+    events = [name for name in node.list_names(f"{DEVICES}/power/events") if "." not in name]
+    if not events:
+        fix = "on hardware: modprobe rapl (intel_rapl_perf before Linux 5.8); virtual machines"
+        return CheckResult("missing", f"no /{DEVICES}/power", f"{fix} have none")
+    if node.is_live:
+        source = PerfEnergySource()
+        try:
+            source.read(node)
+        except CcagentError as error:
+            fix = (
+                "give its service CapabilityBoundingSet= and AmbientCapabilities=CAP_PERFMON, or"
+                " let powercap be read"
+            )
+            return CheckResult("problem", str(error), fix)
+        finally:
+            source.close()
+    return CheckResult("good", ", ".join(events))
 
 
 class PowercapSource(EnergySource):

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, make_error
-from ccagent.agents.slurm.cluster.sinfo import Numbering
-from ccagent.agents.slurm.rest.settings import SlurmSourceSettings, check_source
-from ccagent.agents.slurm.rows import ASKED_AT_ONCE
+from ccagent.agents.slurm.rest import SlurmSourceSettings, check_source
+from ccagent.agents.slurm.sinfo import Numbering
+from ccagent.agents.slurm.values import ASKED_AT_ONCE
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.log import logger

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.slurm.cluster.sinfo import NodeTopology, Numbering, number_hwthreads
-from ccagent.agents.slurm.jobs.job_rows import ENDED
+from ccagent.agents.slurm.jobs.sacct import ENDED
+from ccagent.agents.slurm.sinfo import NodeTopology, Numbering, number_hwthreads
 from ccagent.agents.slurm.tres import count, count_gpus, total_memory
 from ccagent.machine.hostlist import expand
 from ccagent.records.points import Event

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.slurm.cluster import sinfo
+from ccagent.agents.slurm import sinfo
 from ccagent.agents.slurm.jobs import sacct, scontrol, squeue
-from ccagent.agents.slurm.jobs.job_rows import COLUMNS
-from ccagent.agents.slurm.rows import ASKED_AT_ONCE, new_delimiter, readable, split_rows
+from ccagent.agents.slurm.values import ASKED_AT_ONCE, new_delimiter, readable, split_rows
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.slurm_environment import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ccagent.agents.slurm.cluster.sinfo import NodeTopology
     from ccagent.agents.slurm.jobs.scontrol import JobDetails
     from ccagent.agents.slurm.jobs.squeue import QueueRow
-    from ccagent.agents.slurm.rest.settings import SlurmSourceSettings
+    from ccagent.agents.slurm.rest import SlurmSourceSettings
     from ccagent.agents.slurm.rest.source import RestSource
+    from ccagent.agents.slurm.sinfo import NodeTopology
     from ccagent.machine.node import Node
 
 _OUTPUT_LIMIT = 4 * 1024**3
@@ -145,18 +144,18 @@ class ProgramSource:
         delimiter = new_delimiter()
         command = sacct.command(self._programs.sacct, delimiter, *selection)
         is_any_right, odd = False, ""
-        for row in split_rows(self._ask(node, command), delimiter.encode(), COLUMNS):
-            if len(row) == COLUMNS:
+        for row in split_rows(self._ask(node, command), delimiter.encode(), sacct.COLUMNS):
+            if len(row) == sacct.COLUMNS:
                 is_any_right = True
                 yield row
             else:
                 odd = readable(row[0][:80])
                 self._complain(
-                    f"sacct: a row is skipped: expected a job id and {COLUMNS - 1} more fields,"
-                    f" found {odd!r}"
+                    "sacct: a row is skipped: expected a job id and"
+                    f" {sacct.COLUMNS - 1} more fields, found {odd!r}"
                 )
         if odd and not is_any_right:
-            raise UnparsableError(f"sacct: no row has {COLUMNS} fields: {odd!r}")
+            raise UnparsableError(f"sacct: no row has {sacct.COLUMNS} fields: {odd!r}")
 
     def _sinfo(self, node: Node, fields: str, *options: str) -> bytes:
         """Return `fields` of all partitions, including hidden ones."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.slurm.jobs import job_rows, sacct, squeue
-from ccagent.agents.slurm.jobs.job_rows import END, START, SUBMIT, TIME_LIMIT
-from ccagent.agents.slurm.rows import ASKED_AT_ONCE, readable
+from ccagent.agents.slurm.jobs import sacct, squeue
+from ccagent.agents.slurm.jobs.sacct import END, START, SUBMIT, TIME_LIMIT
+from ccagent.agents.slurm.values import ASKED_AT_ONCE, readable
 from ccagent.errors import CcagentError, UnparsableError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _OpenJob:
     def __init__(self, row: list[bytes], *, is_long: bool) -> None:
         self.row = row
         self.is_long = is_long
-        self.is_over = job_rows.has_ended(row)
+        self.is_over = sacct.has_ended(row)
         self.has_open_step = False
         self.has_new_cpu_time = False
 
@@ -89,7 +89,7 @@ class JobsRound:
         self._complain = complain
         self._parser = sacct.Parser(complain, with_gres_detail=options.with_gres_detail)
         self._begin = options.now - options.seconds
-        self._long_ago = job_rows.long_ago(options.now)
+        self._long_ago = sacct.long_ago(options.now)
         self._queue: dict[Key, bytes] = {}
         self._sharing: dict[bytes, bytes] = {}
         self._live: set[bytes] = set()
@@ -119,7 +119,7 @@ class JobsRound:
     def _read_queue(self) -> None:
         try:
             for row in self._source.read_queue(self._node):
-                if row.has_ended and job_rows.moment(row.end) < self._begin:
+                if row.has_ended and sacct.moment(row.end) < self._begin:
                     continue
                 self._queue[row.raw_id, row.submit] = squeue.pack(row)
                 if self._options.with_events:
@@ -139,7 +139,7 @@ class JobsRound:
 
     def _look_at_window(self) -> Iterator[SlurmJob]:
         options, is_new = self._options, self._state.is_new
-        content, has_cpu_time, raw_id = job_rows.content, job_rows.has_cpu_time, sacct.RAW_ID
+        content, has_cpu_time, raw_id = sacct.content, sacct.has_cpu_time, sacct.RAW_ID
         long_ago, digits = self._long_ago, len(self._long_ago)
         uncompleted = options.uncompleted
         job: _OpenJob | None = None
@@ -158,7 +158,7 @@ class JobsRound:
                 continue
             if job is not None and self._is_job_due(job) and (record := self._record(job.row)):
                 yield record
-            start = job_rows.moment(row[START])
+            start = sacct.moment(row[START])
             job = _OpenJob(row, is_long=0 < start < self._begin + _MARGIN)
         if job is not None and self._is_job_due(job) and (record := self._record(job.row)):
             yield record
@@ -166,38 +166,38 @@ class JobsRound:
     def _is_step_due(self, job: _OpenJob | None, row: list[bytes]) -> bool:
         """Return whether a step is due for sending, and update the state of its job."""
         state = self._state
-        is_settled = job_rows.is_long_over(row, self._long_ago)
+        is_settled = sacct.is_long_over(row, self._long_ago)
         if not is_settled:
-            is_settled = job_rows.is_settled(row, self._options.now)
+            is_settled = sacct.is_settled(row, self._options.now)
             if job is not None and job.is_over and not job.has_open_step:
-                job.has_open_step = not (is_settled and job_rows.has_ended(row))
+                job.has_open_step = not (is_settled and sacct.has_ended(row))
         if job is not None and not self._options.uncompleted:
             if not job.is_over:
                 return False
             if job.is_long:
                 # The second query sends the job with all its steps.
-                job.has_new_cpu_time |= not state.is_known(job_rows.content(row))
+                job.has_new_cpu_time |= not state.is_known(sacct.content(row))
                 return False
-        if not is_settled or not state.is_new(job_rows.content(row)):
+        if not is_settled or not state.is_new(sacct.content(row)):
             return False
-        if job is not None and job_rows.has_cpu_time(row):
+        if job is not None and sacct.has_cpu_time(row):
             job.has_new_cpu_time = True
         return True
 
     def _is_job_due(self, job: _OpenJob) -> bool:
         """Return whether a job is due as it is. Note a job that needs a query by id."""
         row, state = job.row, self._state
-        if job_rows.is_provisional(row):
+        if sacct.is_provisional(row):
             return False
-        key = job_rows.identify(row)
+        key = sacct.identify(row)
         queued = self._queue.pop(key, None)
         is_over = job.is_over
         if not is_over:
             self._live.add(key[0])
             self._take_time_limit(row, queued)
-        content = job_rows.content(row)
+        content = sacct.content(row)
         is_known = state.is_known(content)
-        is_settled = job_rows.is_long_over(row, self._long_ago) or job_rows.is_settled(
+        is_settled = sacct.is_long_over(row, self._long_ago) or sacct.is_settled(
             row, self._options.now, has_open_step=job.has_open_step
         )
         if self._options.with_events:
@@ -226,9 +226,9 @@ class JobsRound:
     def _look_at_run(self, row: list[bytes], *, is_settled: bool) -> None:
         """Note a start or an end without an event so far."""
         state = self._state
-        is_resized = job_rows.state_of(row) == b"RESIZING"
+        is_resized = sacct.state_of(row) == b"RESIZING"
         row = self._with_first_start(row, is_resized=is_resized)
-        started, ended = job_rows.run_of(row)
+        started, ended = sacct.run_of(row)
         if not started:
             return
         start_key, stop_key = b"start\x00" + started, b"stop\x00" + ended
@@ -239,7 +239,7 @@ class JobsRound:
             state.is_known(start_key)
             state.is_known(stop_key)
             return
-        is_over = bool(ended) and job_rows.has_ended(row)
+        is_over = bool(ended) and sacct.has_ended(row)
         if is_over and not state.until:
             # Before the first round: no events of ended runs. A resized run may continue, so its
             # start stays unknown and is sent.
@@ -264,8 +264,8 @@ class JobsRound:
         """
         if row[START] == row[SUBMIT]:
             queued = self._queued_starts.get(row[sacct.RAW_ID], b"")
-            is_earlier = 0 < job_rows.moment(queued) < job_rows.moment(row[START])
-            first = self._first_starts.get(job_rows.identify(row), queued if is_earlier else b"")
+            is_earlier = 0 < sacct.moment(queued) < sacct.moment(row[START])
+            first = self._first_starts.get(sacct.identify(row), queued if is_earlier else b"")
             if first:
                 row = [*row]
                 row[START] = first
@@ -288,9 +288,9 @@ class JobsRound:
             return  # `_record` reports the error
         run = Run(
             job,
-            submit=job_rows.moment(row[SUBMIT]),
-            begin=job_rows.moment(row[START]),
-            end=job_rows.moment(row[END]) if is_stop_new else 0,
+            submit=sacct.moment(row[SUBMIT]),
+            begin=sacct.moment(row[START]),
+            end=sacct.moment(row[END]) if is_stop_new else 0,
             is_start_new=is_start_new,
             sharing=readable(self._sharing.get(row[sacct.RAW_ID], b"")),
         )
@@ -308,7 +308,7 @@ class JobsRound:
         options, state = self._options, self._state
         for key, packed in self._queue.items():
             row = squeue.unpack(packed)
-            if row.age(options.now) < job_rows.SETTLING:
+            if row.age(options.now) < sacct.SETTLING:
                 continue
             if row.has_ended:
                 ended = b"ended\x00" + b"\x00".join((*key, row.end))
@@ -324,21 +324,21 @@ class JobsRound:
             asked = ids[begin : begin + ASKED_AT_ONCE]
             is_wanted = False
             for row in self._source.read_ids(self._node, asked):
-                if job_rows.is_step(row):
+                if sacct.is_step(row):
                     is_missing = is_wanted and not self._options.uncompleted
-                    is_missing = is_missing and self._state.is_new(job_rows.content(row))
+                    is_missing = is_missing and self._state.is_new(sacct.content(row))
                     if is_missing and (record := self._record(row)):
                         yield record
                     continue
-                key = job_rows.identify(row)
+                key = sacct.identify(row)
                 is_wanted = key in self._asked and self._is_final(row)
                 if not is_wanted:
                     continue
                 found.add(key)
-                if key in self._queue and 0 < job_rows.moment(row[END]) < self._begin - _MARGIN:
+                if key in self._queue and 0 < sacct.moment(row[END]) < self._begin - _MARGIN:
                     continue  # sent long ago: a run before the resize
                 self._take_time_limit(row, self._queue.get(key))
-                content = job_rows.content(row)
+                content = sacct.content(row)
                 if key in self._queue and self._state.is_known(content):
                     continue
                 self._state.add(content)
@@ -347,9 +347,9 @@ class JobsRound:
 
     def _is_final(self, row: list[bytes]) -> bool:
         """Return whether a row may be sent; otherwise a later round queries it again."""
-        if job_rows.is_provisional(row) or not job_rows.is_settled(row, self._options.now):
+        if sacct.is_provisional(row) or not sacct.is_settled(row, self._options.now):
             return False
-        return self._options.uncompleted or job_rows.has_ended(row)
+        return self._options.uncompleted or sacct.has_ended(row)
 
     def _finish_queue(self, found: set[Key]) -> Iterator[SlurmJob]:
         """Yield jobs of the queue that accounting does not know.

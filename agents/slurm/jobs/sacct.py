@@ -1,12 +1,12 @@
-"""Jobs from Slurm's accounting: the sacct command, and records from its rows."""
+"""Jobs from Slurm's accounting: the sacct command, its rows, and the records of their values."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm import values
-from ccagent.agents.slurm.rows import Remembered, readable
 from ccagent.agents.slurm.tres import gres_detail, memory_per_node
+from ccagent.agents.slurm.values import Remembered, readable
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
@@ -25,13 +25,60 @@ FIELDS = (
 )  # fmt: skip
 """Fields of sacct. The first two begin with a job id; the last may contain anything."""
 
+COLUMNS = len(FIELDS)
 RAW_ID = FIELDS.index("JobIDRaw")
+SUBMIT = FIELDS.index("Submit")
+START = FIELDS.index("Start")
+END = FIELDS.index("End")
+STATE = FIELDS.index("State")
+TIME_LIMIT = FIELDS.index("TimelimitRaw")
+_ACCOUNT = FIELDS.index("Account")
+_PARTITION = FIELDS.index("Partition")
+_ELAPSED = FIELDS.index("ElapsedRaw")
+_CPUS = FIELDS.index("ReqCPUS")
+_NODES = FIELDS.index("NodeList")
+_SYSTEM_CPU = FIELDS.index("SystemCPU")
+_USER_CPU = FIELDS.index("UserCPU")
+
 _NOTHING = SacctData()
 _NO_NODES = frozenset({"", "None assigned"})
 _SIZES = ("AveDiskRead", "AveDiskWrite", "AveRSS", "MaxRSS", "AveVMSize", "MaxVMSize")
 _MOST_DIGITS = 19
+_MOST_DIGITS_OF_TIME = 11
 _BETWEEN = b"\x00"
 """Separator of the fields of a row during decoding."""
+
+ENDED = {
+    "BOOT_FAIL": "boot_fail",
+    "CANCELLED": "cancelled",
+    "COMPLETED": "completed",
+    "DEADLINE": "deadline",
+    "FAILED": "failed",
+    "LAUNCH_FAILED": "failed",
+    "NODE_FAIL": "node_fail",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "PREEMPTED": "preempted",
+    "REQUEUED": "cancelled",  # the run has ended for an unknown reason
+    "RESIZING": "completed",
+    "REVOKED": "cancelled",
+    "TIMEOUT": "timeout",
+}
+"""States of an ended run, and those of ClusterCockpit's backend, which accepts no other.
+
+A requeued or resized run continues in another row.
+"""
+
+_ENDED = frozenset(state.encode() for state in ENDED)
+_NO_NODES_IN_ROW = frozenset(text.encode() for text in _NO_NODES)
+
+SETTLING = 10
+"""Seconds after an event in which slurmdbd may lack parts of a row."""
+
+_CLOSING = 60
+"""Seconds after the end of a job in which slurmdbd may still close its steps."""
+
+_INCONSISTENT = 600
+"""Seconds for which an inconsistent row is held back."""
 
 
 class JobId(NamedTuple):
@@ -79,7 +126,7 @@ class Parser:
         self._complain = complain
         self._with_gres_detail = with_gres_detail
         self._words = Remembered(values.state)
-        self._moments = Remembered(_moment)
+        self._moments = Remembered(_timestamp)
         self._seconds = Remembered(values.seconds)
         self._numbers = Remembered(values.uint)
         self._extended = Remembered(values.parse_extended)
@@ -96,8 +143,8 @@ class Parser:
         An unparsable field is omitted and reported. Raise UnparsableError for a wrong number of
         fields, or without a job id or state.
         """
-        if len(row) != len(FIELDS):
-            raise UnparsableError(f"{len(row)} fields instead of {len(FIELDS)}")
+        if len(row) != COLUMNS:
+            raise UnparsableError(f"{len(row)} fields instead of {COLUMNS}")
         fields = _decode(row)
         try:
             return self._record(fields)
@@ -199,7 +246,7 @@ class Parser:
     def _understood(self, fields: list[str]) -> list[str]:
         """Clear unparsable fields and report each of them."""
         parsers: dict[str, Callable[[str], object]] = {
-            **dict.fromkeys(("Submit", "Start", "End"), _moment),
+            **dict.fromkeys(("Submit", "Start", "End"), _timestamp),
             "TimelimitRaw": values.time_limit,
             "Priority": values.parse_extended,
             **dict.fromkeys(("ReqCPUS", "ReqNodes", "ElapsedRaw"), values.uint),
@@ -239,7 +286,7 @@ def _decode(row: Sequence[bytes]) -> list[str]:
         return [readable(field) for field in row]
 
 
-def _moment(text: str) -> str:
+def _timestamp(text: str) -> str:
     """Return the Timestamp of seconds since 1970; empty for no time."""
     seconds = values.moment(text)
     return timestamp(seconds) if seconds else ""
@@ -255,3 +302,104 @@ def _nodes(text: str) -> list[str]:
         return split(text)
     except UnparsableError as error:
         raise ValueError(str(error)) from error
+
+
+def is_step(row: Sequence[bytes]) -> bool:
+    """Return whether a row describes a step."""
+    return b"." in row[RAW_ID]
+
+
+def has_ended(row: Sequence[bytes]) -> bool:
+    """Return whether the state of a row is a final state."""
+    return row[STATE] in _ENDED or state_of(row) in _ENDED
+
+
+def state_of(row: Sequence[bytes]) -> bytes:
+    """Return the state of a row, without additions such as `by 5002` or `+`."""
+    return row[STATE].partition(b" ")[0].rstrip(b"+")
+
+
+def moment(text: bytes) -> int:
+    """Return seconds since 1970; 0 for `Unknown`, `None` and other text."""
+    return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS_OF_TIME else 0
+
+
+def long_ago(now: float) -> bytes:
+    """Return, as text, the time before which rows are always consistent."""
+    return b"%d" % (now - _INCONSISTENT)
+
+
+def is_long_over(row: Sequence[bytes], before: bytes) -> bool:
+    """Return whether a row ended before a time, as most have. The comparison is of text."""
+    end = row[END]
+    return end < before and len(end) == len(before)
+
+
+def is_settled(row: Sequence[bytes], now: float, *, has_open_step: bool = False) -> bool:
+    """Return whether a row is complete. Slurm writes a row in several steps.
+
+    Up to `SETTLING` seconds after a submission, start or end, fields may be outdated. An ended job
+    waits for its steps, because their CPU times are part of the job's.
+    """
+    start, end = moment(row[START]), moment(row[END])
+    age = now - max(moment(row[SUBMIT]), start, end)
+    if age > _INCONSISTENT or age < -_CLOSING:  # or the clock of Slurm is far ahead
+        return True
+    if age < SETTLING:
+        return False
+    is_over = has_ended(row)
+    if is_over != bool(end):
+        return False
+    return not (is_over and has_open_step and age < _CLOSING)
+
+
+def is_provisional(row: Sequence[bytes]) -> bool:
+    """Return whether slurmdbd has only a part of a job so far.
+
+    For seconds after its start, a job may have the name `allocation` and no partition.
+    """
+    return not row[_PARTITION] and b"." not in row[RAW_ID]
+
+
+def identify(row: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return raw id and submission time; both identify a submission of a requeued job."""
+    return row[RAW_ID], row[SUBMIT]
+
+
+def run_of(row: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return the identity of a job's run and of its end; empty without one."""
+    if is_step(row) or not moment(row[START]) or row[_NODES] in _NO_NODES_IN_ROW:
+        return b"", b""  # a job that never had nodes never started
+    started = row[RAW_ID] + b"\x00" + row[START]
+    return started, started + b"\x00" + row[END] if moment(row[END]) else b""
+
+
+def has_cpu_time(row: Sequence[bytes]) -> bool:
+    """Return whether a step has used CPU time. The CPU time of its job includes it."""
+    return bool(row[_USER_CPU].strip(b"0:.") or row[_SYSTEM_CPU].strip(b"0:."))
+
+
+def content(row: Sequence[bytes]) -> bytes:
+    """Return the content of a row that changes when the job or step changes.
+
+    The elapsed and suspended time are excluded. So are the CPU times of a job: they are sums over
+    its steps, without steps that ended before the window.
+    """
+    state = row[STATE]
+    rest = _ELAPSED + (2 if state == b"SUSPENDED" else 1)
+    if b"." in row[RAW_ID]:
+        return b"\x00".join([*row[:_ELAPSED], *row[rest:]])
+    if state == b"PENDING":
+        identity = (*identify(row), row[_ACCOUNT], row[_PARTITION])
+        return waiting_content(*identity, row[TIME_LIMIT], row[_CPUS])
+    return b"\x00".join([
+        *row[:_ELAPSED], *row[rest:_SYSTEM_CPU], *row[_USER_CPU + 1 :],
+    ])  # fmt: skip
+
+
+def waiting_content(*fields: bytes) -> bytes:
+    """Return the content of a pending job, equal for accounting and queue.
+
+    fields: raw id, submission, account, partition, time limit in minutes, and CPUs.
+    """
+    return b"waiting\x00" + b"\x00".join(fields)

@@ -13,7 +13,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.slurm.rows import readable
+from ccagent.agents.slurm.values import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import expand
 

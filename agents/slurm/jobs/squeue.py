@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm import values
-from ccagent.agents.slurm.jobs.job_rows import ENDED, moment, waiting_content
-from ccagent.agents.slurm.jobs.sacct import parse_job_id
-from ccagent.agents.slurm.rows import readable
+from ccagent.agents.slurm.jobs.sacct import ENDED, moment, parse_job_id, waiting_content
 from ccagent.agents.slurm.tres import gres_detail, memory_per_node
+from ccagent.agents.slurm.values import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.clock import timestamp
 from ccagent.machine.hostlist import split

@@ -20,6 +20,9 @@ _DIGEST_BYTES = 8
 _LARGEST = 2_000_000
 _LARGEST_FILE = 64 * 1024 * 1024
 
+_encoder = msgspec.json.Encoder()
+_JOBS_IN_ONE = 32
+
 
 class _StateFile(msgspec.Struct):
     version: int
@@ -120,10 +123,6 @@ class SentState:
 
 def _digest(record: bytes) -> int:
     return int.from_bytes(blake2b(record, digest_size=_DIGEST_BYTES).digest(), "big")
-
-
-_encoder = msgspec.json.Encoder()
-_JOBS_IN_ONE = 32
 
 
 class JobBatch:

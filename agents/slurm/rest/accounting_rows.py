@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.agents.slurm.jobs.sacct import FIELDS
+from ccagent.agents.slurm.jobs.sacct import FIELDS, RAW_ID, STATE
 from ccagent.agents.slurm.rest import forms
 from ccagent.agents.slurm.rest.forms import at, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-RAW_ID, STATE, EXIT_CODE = map(FIELDS.index, ("JobIDRaw", "State", "ExitCode"))
+_EXIT_CODE = FIELDS.index("ExitCode")
 _FAILED = frozenset({b"FAILED", b"OUT_OF_MEMORY", b"DEADLINE", b"NODE_FAIL", b"BOOT_FAIL"})
 _NO_CODE = b"0:0"
 _UNENDED = frozenset({b"PENDING", b"RUNNING", b"SUSPENDED"})
@@ -74,18 +74,18 @@ def make_rows(job: Mapping[str, Any], repair: Repair) -> Iterator[list[bytes]]:
     yield row
     for step in steps:
         step_row = _step_row(job, step, shown, raw)
-        step_row[EXIT_CODE] = forms.exit_code(
+        step_row[_EXIT_CODE] = forms.exit_code(
             step.get("exit_code"), is_reduced=repair.reduces_codes
         )
         if repair.is_needed and _is_lost_batch(step_row):
-            step_row[EXIT_CODE] = row[EXIT_CODE]
+            step_row[_EXIT_CODE] = row[_EXIT_CODE]
         yield step_row
 
 
 def _is_lost_batch(row: list[bytes]) -> bool:
     """Return whether a row is of a batch step that failed with a code which the answer lacks."""
     is_batch = row[RAW_ID].endswith(b".batch")
-    return is_batch and row[STATE] in _FAILED and row[EXIT_CODE] == _NO_CODE
+    return is_batch and row[STATE] in _FAILED and row[_EXIT_CODE] == _NO_CODE
 
 
 def _shown_id(job: Mapping[str, Any]) -> bytes:

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import msgspec
 
 from ccagent import PRODUCER, __version__
+from ccagent.agents.slurm.rest import VERSION, SlurmSourceSettings, socket_path
 from ccagent.agents.slurm.rest.forms import listed
-from ccagent.agents.slurm.rest.settings import VERSION, SlurmSourceSettings, socket_path
 from ccagent.config.duration import Duration
 from ccagent.config.secret import read_secret
 from ccagent.errors import CcagentError, ConfigurationError, ProgramError, UnparsableError
@@ -52,6 +52,12 @@ _UNDECODABLE = (msgspec.DecodeError, RecursionError)
 """Errors of malformed JSON, and of JSON that is nested too deeply."""
 
 _SURROGATES = re.compile("[\udc80-\udcff]")
+
+_SECONDS = Duration("5s")
+_SUBJECTS = {
+    "slurm": "controller of Slurm, by slurmrestd",
+    "slurmdb": "accounting of Slurm, by slurmrestd",
+}
 
 
 class _Head(msgspec.Struct):
@@ -266,13 +272,6 @@ def _repair_utf8(body: bytes) -> bytes:
         text = body.decode("utf-8", "surrogateescape")
         return _SURROGATES.sub(lambda found: rf"\\x{ord(found[0]) - 0xDC00:02x}", text).encode()
     return body
-
-
-_SECONDS = Duration("5s")
-_SUBJECTS = {
-    "slurm": "controller of Slurm, by slurmrestd",
-    "slurmdb": "accounting of Slurm, by slurmrestd",
-}
 
 
 def check_rest(settings: SlurmSourceSettings, parts: Sequence[str]) -> Iterator[Check]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.agents.slurm.cluster.sinfo import TOPOLOGY_FRESH, NodeTopology
 from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare, name_of_row, parse_gpus
 from ccagent.agents.slurm.jobs.squeue import QueueRow
 from ccagent.agents.slurm.rest import forms
 from ccagent.agents.slurm.rest.accounting_rows import Repair, make_rows
 from ccagent.agents.slurm.rest.client import RestClient
 from ccagent.agents.slurm.rest.forms import at, number
+from ccagent.agents.slurm.sinfo import TOPOLOGY_FRESH, NodeTopology
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.hostlist import compact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ccagent.agents.slurm.rest.settings import SlurmSourceSettings
+    from ccagent.agents.slurm.rest import SlurmSourceSettings
     from ccagent.machine.node import Node
 
 
@@ -26,6 +26,10 @@ _MOST_DIGITS = 5
 
 _SHARING = {"none": b"NO", "true": b"NO", "user": b"USER", "mcs": b"MCS", "topo": b"TOPO"}
 """Values of `shared` and `exclusive`, and those of squeue's OverSubscribe."""
+
+_LIVE = frozenset({b"RUNNING", b"SUSPENDED", b"COMPLETING", b"CONFIGURING"})
+_MOST_PARTS = 4096
+"""Maximum sockets of a node, cores of a socket and threads of a core."""
 
 
 def make_row(job: Mapping[str, Any]) -> QueueRow:
@@ -137,11 +141,6 @@ def _sharing(job: Mapping[str, Any]) -> bytes:
     """Return OverSubscribe; `shared` is a text or a list, from v0.0.45 `exclusive`."""
     found = [*forms.words(job.get("shared")), *forms.words(job.get("exclusive"))]
     return next((_SHARING[word] for word in found if word in _SHARING), b"OK")
-
-
-_LIVE = frozenset({b"RUNNING", b"SUSPENDED", b"COMPLETING", b"CONFIGURING"})
-_MOST_PARTS = 4096
-"""Maximum sockets of a node, cores of a socket and threads of a core."""
 
 
 class RestSource:

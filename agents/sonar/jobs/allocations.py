@@ -46,6 +46,9 @@ _OUTPUT_LIMIT = 1 << 20
 _RETRY = 600.0
 _DRIVER_UID = 0
 
+ProcessOfJob = tuple[int, int, int]
+"""Pid, job id (0: none) and user id of a process."""
+
 
 class Claim(NamedTuple):
     """Cards by number, uuid or device number (`major:minor`).
@@ -145,10 +148,6 @@ def _short_names(nodes: str) -> frozenset[str]:
         return frozenset(short_name(host) for host in expand(nodes, _MOST_NODES))
     except UnparsableError:
         return frozenset()
-
-
-ProcessOfJob = tuple[int, int, int]
-"""Pid, job id (0: none) and user id of a process."""
 
 
 class Allocation(NamedTuple):

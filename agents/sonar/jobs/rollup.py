@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 _LARGEST_PID = 2**31 - 1
 _FIELDS = attrgetter(*ROLL_UP)
 
+_PATIENCE = 3
+"""Samples within which the kernel counts an ended process."""
+
+_MOST_COMMANDS = 50
+_OTHERS = f"_others_{ENDED}"
+
 
 class SyntheticPids:
     """Synthetic pids for records of several processes: unique and stable while a group exists.
@@ -112,13 +118,6 @@ def _sum_of_gpus(group: list[SampleProcess]) -> list[SampleProcessGpu]:
         )
         for uuid, uses in cards.items()
     ]
-
-
-_PATIENCE = 3
-"""Samples within which the kernel counts an ended process."""
-
-_MOST_COMMANDS = 50
-_OTHERS = f"_others_{ENDED}"
 
 
 class _Stream:

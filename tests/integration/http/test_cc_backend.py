@@ -269,7 +269,7 @@ def test_nobody_answers(
 
 
 def test_states_of_nodes(backend: BackendServer, transport: CcBackendTransport) -> None:
-    from ccagent.agents.slurm.cluster.sinfo import NodeState, node_events
+    from ccagent.agents.slurm.sinfo import NodeState, node_events
     from tests.unit.agents.slurm.jobs.test_events import NODE
 
     state = NodeState(

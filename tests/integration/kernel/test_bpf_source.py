@@ -106,7 +106,7 @@ UNPRIVILEGED = """
 import json, os, sys
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.agent import SampleSettings
-from ccagent.agents.sonar.sources.registry import PreferredSource
+from ccagent.agents.sonar.sources import PreferredSource
 from ccagent.agents.sonar.process import ProcessSelection
 import logging, ccagent.log
 import ccagent.records.message  # what is imported later, this user cannot read here

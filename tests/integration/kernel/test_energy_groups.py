@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.energy.accounts import EnergyDomain
+from ccagent.agents.energy.accounts import SYSTEM, EnergyDomain
 from ccagent.agents.energy.meter import EnergyMeter
-from ccagent.agents.energy.splitting import SYSTEM
 from ccagent.machine.node import Node
 from tests.support.energy_tree import make_settings
 from tests.support.kernel_programs import JobGroup, hierarchy

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, MemoryScale
+from ccagent.agents.sonar.jobs.accounting import JobMemoryReader, MemoryScale
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.process_files import parse_statm
 from ccagent.records.envelopes import SampleJob, SampleProcess

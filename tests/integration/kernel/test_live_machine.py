@@ -43,7 +43,7 @@ from ccagent.machine.bpf import pins
 pins.DIRECTORY = "/nonexistent"
 import os, ccagent.commands.main, ccagent.commands.once, ccagent.agents.sonar.agent
 import ccagent.agents.sonar.sources.procfs
-import ccagent.agents.sonar.sources.registry, ccagent.transports.stdout
+import ccagent.agents.sonar.sources, ccagent.transports.stdout
 import ccagent.commands.start, ccagent.config.options
 os.setgroups([])
 os.setgid({NOBODY})

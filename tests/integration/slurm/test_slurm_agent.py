@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from ccagent.agents.slurm import values
-from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
+from ccagent.agents.slurm.cluster import ClusterAgent, ClusterSettings
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.agents.slurm.tres import count_gpus, memory_per_node
 from ccagent.machine.hostlist import expand, split

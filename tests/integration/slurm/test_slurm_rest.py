@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
+from ccagent.agents.slurm.cluster import ClusterAgent, ClusterSettings
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.agents.slurm.jobs.program_source import ProgramSource, SlurmPrograms
 from ccagent.agents.slurm.rest.source import RestSource

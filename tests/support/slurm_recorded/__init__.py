@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ccagent.agents.slurm.jobs import sacct
-from ccagent.agents.slurm.rows import split_rows
+from ccagent.agents.slurm.values import split_rows
 
 DIRECTORY = Path(__file__).parent
 

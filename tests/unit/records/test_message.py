@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ccagent.agents.log.agent import LogAgent, LogSettings
+from ccagent.agents.log import LogAgent, LogSettings
 from ccagent.errors import EncodingError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.accounts import JobAccount
+from ccagent.agents.energy.accounts import SYSTEM, JobAccount
 from ccagent.agents.energy.ended_jobs import MOST_ENDED, EndedJobs, EndedTimes, parse_consumed
-from ccagent.agents.energy.splitting import SYSTEM
 from ccagent.errors import ProgramError
 from ccagent.machine.bpf import ended_records
 from ccagent.machine.bpf.pinned_file import HEADER

@@ -8,7 +8,7 @@ import random
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.accounts import EnergyDomain, MeasuredEnergy
+from ccagent.agents.energy.accounts import DomainUse, EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.idle_power import (
     LEAST_WINDOWS,
     MOST_WINDOWS,
@@ -16,7 +16,6 @@ from ccagent.agents.energy.idle_power import (
     IdlePower,
     LoadBounds,
 )
-from ccagent.agents.energy.splitting import DomainUse
 
 P0, CARD = EnergyDomain("package", 0), EnergyDomain("card", 0)
 CPUS = 16

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from ccagent.agents.energy.accounts import (
     NODE_METER,
+    DomainClaim,
     DomainKind,
+    DomainUse,
     EnergyDomain,
     JobAccount,
     MeasuredEnergy,
@@ -18,7 +20,6 @@ from ccagent.agents.energy.accounts import (
 from ccagent.agents.energy.idle_power import IdleFloor
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse
 from ccagent.agents.energy.ledger import Ledger
-from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from tests.support.energy_model import GIB, ModelJob, ModelMachine, ceems, kepler, run_model
 
 P0, D0, CARD = EnergyDomain("package", 0), EnergyDomain("dram", 0), EnergyDomain("card", 0)

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from ccagent.agents.base import write_state
-from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
+from ccagent.agents.energy.accounts import NODE_METER, SYSTEM, UNALLOCATED, EnergyDomain
 from ccagent.agents.energy.meter import EnergyMeter, EnergyTick, KeptDomain, load_state
-from ccagent.agents.energy.splitting import SYSTEM, UNALLOCATED
 from tests.support.energy_tree import (
     AMD_RANGE,
     GIB,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.jobio.agent import JobIoAgent
-from ccagent.agents.jobio.settings import JobIoSettings
+from ccagent.agents.jobio.agent import JobIoAgent, JobIoSettings
 from ccagent.agents.jobio.usage import remedy
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError

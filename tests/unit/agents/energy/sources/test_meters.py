@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.checks import find_node_meter
 from ccagent.agents.energy.sources.meters import (
     PM_COUNTERS,
     DcmiSource,
     HwmonEnergySource,
     PmCountersSource,
     find_domain,
+    find_node_meter,
     parse_dcmi,
     parse_joules,
     parse_microwatts,

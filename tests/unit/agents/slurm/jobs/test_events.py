@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.slurm.cluster.sinfo import NodeState, node_events
 from ccagent.agents.slurm.jobs.agent import JobsAgent
 from ccagent.agents.slurm.jobs.events import Surroundings, start_event
 from ccagent.agents.slurm.jobs.round import Run
 from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
+from ccagent.agents.slurm.sinfo import NodeState, node_events
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.jobs import job_rows, sacct
+from ccagent.agents.slurm.jobs import sacct
 from ccagent.agents.slurm.tres import gres_detail
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import SlurmJob
@@ -172,13 +172,13 @@ def test_whatever_the_fields_are_it_is_a_record_or_an_error(fields: list[bytes])
 
 
 def test_only_time_that_passes_is_no_change() -> None:
-    same = [job_rows.content(row(ElapsedRaw=text)) for text in ("10", "20")]
+    same = [sacct.content(row(ElapsedRaw=text)) for text in ("10", "20")]
     assert same[0] == same[1]
-    assert job_rows.content(row(Priority="1")) != same[0]
-    assert job_rows.content(row(JobName="other")) != same[0]
+    assert sacct.content(row(Priority="1")) != same[0]
+    assert sacct.content(row(JobName="other")) != same[0]
     for raw in ("7", "7.0"):
         suspended = [
-            job_rows.content(row(JobIDRaw=raw, State=state, Suspended=text))
+            sacct.content(row(JobIDRaw=raw, State=state, Suspended=text))
             for state, text in (
                 ("SUSPENDED", "00:00:10"), ("SUSPENDED", "00:01:10"), ("RUNNING", "00:01:10"),
             )
@@ -188,16 +188,16 @@ def test_only_time_that_passes_is_no_change() -> None:
 
 def test_cpu_times_change_a_step_and_not_its_job() -> None:
     # Those of a job depend on the steps that sacct was asked to show.
-    jobs = [job_rows.content(row(UserCPU=text)) for text in ("00:01", "00:02")]
+    jobs = [sacct.content(row(UserCPU=text)) for text in ("00:01", "00:02")]
     assert jobs[0] == jobs[1]
-    steps = [job_rows.content(row(JobIDRaw="7.0", UserCPU=text)) for text in ("00:01", "00:02")]
+    steps = [sacct.content(row(JobIDRaw="7.0", UserCPU=text)) for text in ("00:01", "00:02")]
     assert steps[0] != steps[1]
 
 
 @pytest.mark.parametrize("user", ["00:00:00", "00:00.000", ""])
 def test_a_step_without_cpu_time(user: str) -> None:
-    assert not job_rows.has_cpu_time(row(UserCPU=user, SystemCPU="00:00:00"))
-    assert job_rows.has_cpu_time(row(UserCPU=user, SystemCPU="00:00.010"))
+    assert not sacct.has_cpu_time(row(UserCPU=user, SystemCPU="00:00:00"))
+    assert sacct.has_cpu_time(row(UserCPU=user, SystemCPU="00:00.010"))
 
 
 def test_a_resized_job_asks_a_node_for_what_each_of_its_nodes_has() -> None:

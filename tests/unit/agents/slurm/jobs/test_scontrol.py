@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.cluster.sinfo import (
+from ccagent.agents.slurm.jobs import scontrol
+from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
+from ccagent.agents.slurm.sinfo import (
     NodeTopology,
     Numbering,
     number_hwthreads,
     parse_topology,
 )
-from ccagent.agents.slurm.jobs import scontrol
-from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import SlurmJob
 from tests.support.slurm_recorded import DIRECTORY

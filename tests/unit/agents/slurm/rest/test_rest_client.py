@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
+from ccagent.agents.slurm.cluster import ClusterAgent, ClusterSettings
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.agents.slurm.rest import client
 from ccagent.agents.slurm.rest.client import check_rest

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.cluster import sinfo
-from ccagent.agents.slurm.cluster.sinfo import NodeTopology
+from ccagent.agents.slurm import sinfo
 from ccagent.agents.slurm.jobs import squeue
 from ccagent.agents.slurm.jobs.sacct import FIELDS, Parser
 from ccagent.agents.slurm.jobs.scontrol import NodeShare
 from ccagent.agents.slurm.rest import forms
 from ccagent.agents.slurm.rest.accounting_rows import Repair, make_rows
 from ccagent.agents.slurm.rest.source import list_shares, make_row
-from ccagent.agents.slurm.rows import split_rows
+from ccagent.agents.slurm.sinfo import NodeTopology
+from ccagent.agents.slurm.values import split_rows
 from ccagent.records.envelopes import SlurmJob
 from tests.support.slurm_rest import RECORDED, VERSIONS, answers, unset
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, make_error
-from ccagent.agents.slurm.cluster import sinfo
-from ccagent.agents.slurm.rest.settings import SlurmSourceSettings, check_source
+from ccagent.agents.slurm import sinfo
+from ccagent.agents.slurm.rest import SlurmSourceSettings, check_source
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError
 from ccagent.log import logger
@@ -20,9 +20,9 @@ from ccagent.records.message import FORMATS, Format, Record
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.slurm.cluster.sinfo import NodeState
     from ccagent.agents.slurm.jobs.program_source import ProgramSource
     from ccagent.agents.slurm.rest.source import RestSource
+    from ccagent.agents.slurm.sinfo import NodeState
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import EnergySource, Measured, Sources, choose_domains
+from ccagent.agents.energy.sources import EnergySource, Measured, Sources, choose_domains
 from ccagent.errors import NotHereError, NotPermittedError
 from ccagent.machine.node import Node
 from tests.support.energy_tree import EnergyNode

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.cluster import sinfo
-from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
+from ccagent.agents.slurm import sinfo
+from ccagent.agents.slurm.cluster import ClusterAgent, ClusterSettings
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
 from ccagent.records.envelopes import ClusterEnvelope

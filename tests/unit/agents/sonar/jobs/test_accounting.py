@@ -1,15 +1,31 @@
-"""Memory of a job's processes, scaled to the sum of its control group."""
+"""Memory of a job's processes, scaled to the sum of its control group; energy of jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccagent.agents.sonar.jobs.job_memory import MemoryScale
-from ccagent.records.envelopes import SampleJob, SampleProcess
+from ccagent.agents.sonar.jobs.accounting import MemoryScale, with_energies
+from ccagent.machine.job_energy import (
+    EnergyInterval,
+    JobEnergy,
+    NodeEnergy,
+    latest_energy,
+    publish_energy,
+)
+from ccagent.records.envelopes import SampleJob, SampleJobEnergy, SampleProcess
 
 SIZES = st.lists(st.integers(0, 2**40), max_size=6)
+
+
+@pytest.fixture
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    publish_energy(None)
 
 
 def job(number: int, sizes: list[int], epoch: int = 0) -> SampleJob:
@@ -57,3 +73,29 @@ def test_a_second_sample_is_as_the_first_of_a_new_scale(
     assert scale.scale([alice, bob], {7: wanted}) == before
     for jobs, memory in (([job(7, changed), bob], wanted), ([alice, bob], wanted + 9)):
         assert scale.scale(jobs, {7: memory}) == MemoryScale().scale(jobs, {7: memory})
+
+
+def record(number: int, user: str = "ada", epoch: int = 0) -> SampleJob:
+    return SampleJob(job=number, user=user, epoch=epoch, processes=[])
+
+
+@pytest.mark.usefixtures("_nothing_is_left")
+def test_the_first_record_of_a_job_has_its_energy() -> None:
+    parts = {
+        ("cpu", "active"): 600_999_999, ("gpu", "active"): 50_000_000,
+        ("cpu", "idle"): 412_500_000,
+    }  # fmt: skip
+    interval, memory = EnergyInterval(1010.5, 1115.5), EnergyInterval(0.0, 0.0)
+    energy = JobEnergy(parts, 106_250_000, 0.98765, interval, memory, is_idle_known=True)
+    publish_energy(NodeEnergy({7: energy}, {}, {}, {}, None))
+    jobs = [record(7), record(7, "bob"), record(8), record(7, epoch=5)]
+    found = with_energies(jobs)
+    assert found[0].energy == SampleJobEnergy(
+        active=650, idle=412, least=1010, most=1116, idle_known=1, power=106, coverage=98.8
+    )
+    assert found[1:] == jobs[1:]
+
+
+def test_without_the_agent_energy_there_is_none() -> None:
+    assert latest_energy() is None
+    assert with_energies([record(7)]) == [record(7)]

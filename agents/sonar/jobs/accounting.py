@@ -1,13 +1,17 @@
-"""Memory of jobs: for receivers that only add up `resident_memory`, and with shares (PSS).
+"""Memory of Slurm jobs, counters of their control groups, and energy: beside the sums of processes.
 
-Pages shared after a fork count in each process, and shared memory in none. The control group of a
-job counts each page once. So the memory of the processes is scaled to the sum of the control
-group's anonymous and shared memory. The proportions between the processes stay the same.
+These counters include ended processes. Control groups also have limits, throttling and OOM kills.
+
+Some receivers only add up `resident_memory`. Pages shared after a fork count in each process, and
+shared memory in none. The control group of a job counts each page once. So the memory of the
+processes is scaled to the sum of the control group's anonymous and shared memory. The proportions
+between the processes stay the same.
 """
 
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
@@ -23,10 +27,19 @@ from ccagent.errors import (
 from ccagent.log import logger
 from ccagent.machine.cgroup.counters import FILES, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.job_energy import latest_energy
 from ccagent.machine.parsed import FileErrors
-from ccagent.records.envelopes import LARGEST_UINT, SampleJob, SampleProcess
+from ccagent.records.envelopes import (
+    LARGEST_UINT,
+    SampleJob,
+    SampleJobCgroup,
+    SampleJobEnergy,
+    SampleProcess,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ccagent.machine.node import Node
 
 _KB = 1024
@@ -192,3 +205,84 @@ class JobPss:
                 error,
                 read_lack(node, "CAP_SYS_PTRACE"),
             )
+
+
+def with_cgroups(
+    jobs: list[SampleJob], counters: dict[int, JobCounters], pss: dict[int, int]
+) -> list[SampleJob]:
+    """Return the jobs, with cgroup counters in the first record of each Slurm job.
+
+    pss: known proportional set sizes in KB, by job.
+    """
+
+    def extend(job: SampleJob) -> SampleJob | None:
+        known = counters.get(job.job)
+        if known is None and job.job not in pss:
+            return None
+        cgroup = _cgroup(known or JobCounters(), pss.get(job.job, 0))
+        return structs.replace(job, cgroup=cgroup)
+
+    return _extend_first(jobs, extend)
+
+
+def _cgroup(counters: JobCounters, pss: int) -> SampleJobCgroup:
+    return SampleJobCgroup(
+        rss_memory=_part(counters.mem_rss, 1024),
+        anon_memory=_part(counters.mem_anon, 1024),
+        shmem_memory=_part(counters.mem_shmem, 1024),
+        file_memory=_part(counters.mem_file, 1024),
+        pss_memory=pss,
+        used_memory=_part(counters.mem_used, 1024),
+        peak_memory=_part(counters.mem_peak, 1024),
+        memory_limit=_part(counters.mem_limit, 1024),
+        oom_kills=counters.oom_kills or 0,
+        cpu_time=_part(counters.cpu_time, 1_000_000),
+        throttled_time=_part(counters.cpu_throttled, 1_000_000),
+        data_read=_part(counters.io_read, 1024),
+        data_written=_part(counters.io_write, 1024),
+        cpu_pressure=_part(counters.pressure_cpu, 1000),
+        memory_pressure=_part(counters.pressure_memory, 1000),
+        io_pressure=_part(counters.pressure_io, 1000),
+    )
+
+
+def _part(value: int | None, unit: int) -> int:
+    return (value or 0) // unit
+
+
+def with_energies(jobs: list[SampleJob]) -> list[SampleJob]:
+    """Return the jobs, with known energy so far in the first record of each Slurm job."""
+    latest = latest_energy()
+    if latest is None:
+        return jobs
+
+    def extend(job: SampleJob) -> SampleJob | None:
+        known = latest.jobs.get(job.job)
+        if known is None:
+            return None
+        energy = SampleJobEnergy(
+            active=known.sum_of("active") // 1_000_000,
+            idle=known.sum_of("idle") // 1_000_000,
+            least=int(known.interval.least),
+            most=ceil(known.interval.most),
+            idle_known=int(known.is_idle_known),
+            power=(known.power or 0) // 1_000_000,
+            coverage=round(100 * known.coverage, 1),
+        )
+        return structs.replace(job, energy=energy)
+
+    return _extend_first(jobs, extend)
+
+
+def _extend_first(
+    jobs: list[SampleJob], extend: Callable[[SampleJob], SampleJob | None]
+) -> list[SampleJob]:
+    """Return the jobs with the first record of each Slurm job extended, unless that gives None."""
+    seen: set[int] = set()
+    extended: list[SampleJob] = []
+    for job in jobs:
+        more = None if job.epoch or job.job in seen else extend(job)
+        extended.append(more or job)
+        if more is not None:
+            seen.add(job.job)
+    return extended

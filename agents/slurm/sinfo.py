@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.slurm.rows import readable
+from ccagent.agents.slurm.values import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import compact, expand, split
 from ccagent.records.envelopes import ClusterNodes, ClusterPartition
@@ -33,6 +33,42 @@ empty. StateLong has only the first word: `down*`, not `down+not_responding`.
 _STATE = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 _FLAGS = "*~#!%$@^-+"
 """Suffixes of a state, see sinfo(1), NODE STATE CODES. A default partition has `*`."""
+
+STATE_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|,StateLong:|"
+"""Output format of sinfo, one line per node and partition.
+
+NodeList is the node name that jobs use. Several nodes may share a NodeHost.
+"""
+
+_LARGEST_EVENT = 400 * 1024
+"""Maximum characters of the nodes in an event: NATS rejects messages above 1 MiB."""
+
+_MOST = 1 << 40
+_GPUS = re.compile(r"gpu(?::[^,:()]+)?:(\d+)", re.ASCII)
+_BACKEND_STATES = {
+    "ALLOCATED": "allocated",
+    "COMPLETING": "allocated",
+    "MIXED": "mixed",
+    "IDLE": "idle",
+    "RESERVED": "reserved",
+    "DOWN": "down",
+    "NOT_RESPONDING": "down",
+    "FAIL": "down",
+    "FAILING": "down",
+    "POWERED_DOWN": "down",
+    "DRAIN": "down",
+    "DRAINED": "down",
+    "DRAINING": "down",
+}
+"""Slurm's states and the backend's states. The backend accepts several states per node."""
+
+Numbering = Literal["linux", "slurm"]
+
+TOPOLOGY_FIELDS = "NodeList:|,Sockets:|,Cores:|,Threads:|"
+"""Output format of sinfo, one line per node and partition."""
+
+TOPOLOGY_FRESH = 3600.0
+"""Seconds between two queries of the node topology."""
 
 
 def parse_partitions(content: bytes, complain: Callable[[str], None]) -> list[ClusterPartition]:
@@ -110,35 +146,6 @@ def _lines(content: bytes, complain: Callable[[str], None]) -> Iterable[tuple[st
             complain(f"sinfo: not two fields: {odd!r}")
     if odd and not is_any_right:
         raise UnparsableError(f"sinfo: no line has two fields: {odd!r}")
-
-
-STATE_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|,StateLong:|"
-"""Output format of sinfo, one line per node and partition.
-
-NodeList is the node name that jobs use. Several nodes may share a NodeHost.
-"""
-
-_LARGEST_EVENT = 400 * 1024
-"""Maximum characters of the nodes in an event: NATS rejects messages above 1 MiB."""
-
-_MOST = 1 << 40
-_GPUS = re.compile(r"gpu(?::[^,:()]+)?:(\d+)", re.ASCII)
-_BACKEND_STATES = {
-    "ALLOCATED": "allocated",
-    "COMPLETING": "allocated",
-    "MIXED": "mixed",
-    "IDLE": "idle",
-    "RESERVED": "reserved",
-    "DOWN": "down",
-    "NOT_RESPONDING": "down",
-    "FAIL": "down",
-    "FAILING": "down",
-    "POWERED_DOWN": "down",
-    "DRAIN": "down",
-    "DRAINED": "down",
-    "DRAINING": "down",
-}
-"""Slurm's states and the backend's states. The backend accepts several states per node."""
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -222,16 +229,6 @@ def node_events(node: Node, states: list[NodeState]) -> Iterator[Event]:
         size += length
     if part:
         yield Event("nodestate", "slurm", tags, NodeStates(node.cluster, part), now)
-
-
-Numbering = Literal["linux", "slurm"]
-
-TOPOLOGY_FIELDS = "NodeList:|,Sockets:|,Cores:|,Threads:|"
-"""Output format of sinfo, one line per node and partition."""
-
-
-TOPOLOGY_FRESH = 3600.0
-"""Seconds between two queries of the node topology."""
 
 
 class NodeTopology(NamedTuple):

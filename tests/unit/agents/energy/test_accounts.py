@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.splitting import (
+from ccagent.agents.energy.accounts import (
     SYSTEM,
     UNALLOCATED,
     DomainClaim,
@@ -18,7 +18,7 @@ from ccagent.agents.energy.splitting import (
     IdleEnergy,
     apportion,
 )
-from ccagent.agents.energy.splitting import split_domain as split_between
+from ccagent.agents.energy.accounts import split_domain as split_between
 
 ENERGIES = st.integers(0, 10**12)
 AMOUNTS = st.integers(0, 10**15)

@@ -1,1 +1,0 @@
-"""The agent `cluster`: Slurm partitions and nodes."""
