@@ -15,7 +15,7 @@ from ccagent.agents.jobio.usage import (
 )
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
 from ccagent.errors import CcagentError
-from ccagent.machine.bpf.io_hooks import HAS_TIME
+from ccagent.machine.bpf.io_records import HAS_TIME
 from ccagent.machine.cgroup.jobs import job_directories, known_directories
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
