@@ -14,7 +14,7 @@ from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.errors import CcagentError
 from ccagent.machine.cpus import read_socket
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.system import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

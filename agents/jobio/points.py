@@ -19,7 +19,7 @@ from ccagent.machine.bpf.io_records import HAS_TIME
 from ccagent.machine.cgroup.jobs import job_directories, known_directories
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
 

@@ -24,7 +24,7 @@ from ccagent.machine.cgroup.jobs import job_directories, machine_scopes
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import parse_or
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 from ccagent.machine.virtual_machines import read_start
 from ccagent.service.private_files import replace_file
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.agents.metrics.perf.call import PerfEvent
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, Rea
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cpus import CPUS, CpuLocation, read_location
 from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips, parse_sensor
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
