@@ -12,8 +12,7 @@ from ccagent.agents.sonar.jobs.allocations import Allocations, ProcessOfJob
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_of_process, known_directories
-from ccagent.machine.gpu.gpm import PER_PERCENT
-from ccagent.machine.gpu.vendor import UNKNOWN_MODULE, is_any_present
+from ccagent.machine.gpu.vendor import PER_PERCENT, UNKNOWN_MODULE, is_any_present
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

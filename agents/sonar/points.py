@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.records import ALLOCATED
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
-from ccagent.machine.gpu.gpm import PER_PERCENT
+from ccagent.machine.gpu.vendor import PER_PERCENT
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:
