@@ -249,7 +249,7 @@ class CardSource(EnergySource):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of the vendors' libraries."""
-        from ccagent.machine.gpu.checks import check_vendors
+        from ccagent.machine.requirements import check_vendors
 
         yield from check_vendors(node, self._settings.gpu_vendors)
 

@@ -282,7 +282,7 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of control groups."""
-        from ccagent.machine.cgroup.checks import check_cgroups
+        from ccagent.machine.requirements import check_cgroups
 
         return check_cgroups(node)
 

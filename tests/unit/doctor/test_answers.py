@@ -15,9 +15,8 @@ from ccagent.errors import (
     ProgramError,
     RejectedError,
 )
-from ccagent.machine.gpu.checks import assess_cards
 from ccagent.machine.interpreter import install_command
-from ccagent.machine.program_checks import assess_program, find_area
+from ccagent.machine.requirements import assess_cards, assess_program, find_area
 from ccagent.transports.base import ProbeResult
 
 FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No configuration source"
