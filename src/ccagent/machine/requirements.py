@@ -26,7 +26,7 @@ from ccagent.machine.gpu.vendor import find_cards, gpu_vendor_class, vendor_dire
 from ccagent.machine.interpreter import install_command
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
-from ccagent.machine.slurm_environment import ENVIRONMENT as PROGRAM_ENVIRONMENT
+from ccagent.machine.program import ENVIRONMENT
 from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _find_program(node: Node, program: str) -> CheckResult:
     area = find_area(program)
     if area != "programs":
         return assess_program(area, _run(node, (program, "--version")))
-    path = os.environ.get("PATH", PROGRAM_ENVIRONMENT["PATH"])
+    path = os.environ.get("PATH", ENVIRONMENT["PATH"])
     place = shutil.which(program, path=path)
     return assess_program(area, place or NotHereError(f"{program}: no such program"))
 
