@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError
 from ccagent.machine.checks import Check, CheckResult
-from ccagent.machine.hwmon import HWMON, list_chips
+from ccagent.machine.sensors import HWMON, list_chips
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from ccagent.agents.metrics.perf.pmu import DEVICES, Pmu, find_pmus
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.cpus import read_socket
 from ccagent.machine.parsed import read_lack, read_parsed
-from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
 from ccagent.machine.procfs.system import parse_cpuinfo
+from ccagent.machine.sensors import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.hwmon import HWMON, list_chips, parse_label, parse_sensor
 from ccagent.machine.parsed import parse_or, read_parsed
+from ccagent.machine.sensors import HWMON, list_chips, parse_label, parse_sensor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

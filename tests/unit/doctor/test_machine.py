@@ -26,7 +26,6 @@ from ccagent.doctor.identity import (
 from ccagent.doctor.service import check_service
 from ccagent.doctor.space import Room, assess_space, check_space, format_size
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.machine.powercap import FIX
 from ccagent.machine.requirements import (
     KernelFacts,
     assess_kernel,
@@ -36,6 +35,7 @@ from ccagent.machine.requirements import (
     is_old,
     parse_lockdown,
 )
+from ccagent.machine.sensors import FIX
 from tests.support.doctor_site import found, mounted
 from tests.support.tree import TreeNode
 
