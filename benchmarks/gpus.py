@@ -114,7 +114,7 @@ def library_processes() -> set[int]:
     return {
         int(child)
         for child in children
-        if b"ccagent.machine.gpu.library" in Path(f"/proc/{child}/cmdline").read_bytes()
+        if b"ccagent.machine.gpu.gpus" in Path(f"/proc/{child}/cmdline").read_bytes()
     }
 
 

@@ -37,8 +37,8 @@ from benchmarks.job_io_emulated import run_emulated
 from benchmarks.kernel import counted_by_the_kernel, run_times
 from ccagent.errors import CcagentError
 from ccagent.machine.bpf import loading
-from ccagent.machine.bpf.io_hooks import HOOKS, TIMERS
 from ccagent.machine.bpf.io_loading import ENTRIES, SETTINGS, IoOptions
+from ccagent.machine.bpf.io_records import HOOKS, TIMERS
 from ccagent.machine.bpf.libbpf import Libbpf, Object
 from tests.support.io_scenarios import own_programs
 from tests.support.kernel_programs import compiled, own_directory

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.sample import sleeping_processes
 from ccagent.machine.bpf import loading, pins
-from ccagent.machine.bpf.task_records import parse_tasks
+from ccagent.machine.bpf.process_records import parse_tasks
 from tests.support.kernel_programs import NODE, JobGroup, hierarchy, own_directory, program_ids
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ccagent.log import logger
 from ccagent.machine.cpus import CPUS, read_topology_id
 from ccagent.machine.cpus import read_siblings as read_core
 from ccagent.machine.parsed import parse_or
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from ccagent.exporter.job_metrics import (
     is_version_2,
     name_rows,
 )
-from ccagent.machine.gpu.gpm import PER_PERCENT
+from ccagent.machine.gpu.vendor import PER_PERCENT
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_meminfo
 

@@ -17,7 +17,7 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.log import logger
-from ccagent.machine.gpu.gpm import GPU_INSTANCE, PER_PERCENT
+from ccagent.machine.gpu.vendor import GPU_INSTANCE, PER_PERCENT
 from ccagent.service.private_directories import open_directory
 from ccagent.service.private_files import replace_file
 

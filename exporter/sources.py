@@ -17,10 +17,10 @@ from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import V2
 from ccagent.machine.descriptors import KeptFiles
-from ccagent.machine.gpu.gpm import ACTIVITY, TRAFFIC
+from ccagent.machine.gpu.nvml import ACTIVITY, TRAFFIC
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.process_files import parse_environ
+from ccagent.machine.procfs.system import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable

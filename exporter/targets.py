@@ -15,8 +15,8 @@ from ccagent.errors import ConfigurationError, NotHereError, TransportError
 from ccagent.exporter.textfile import write_public
 from ccagent.log import printable
 from ccagent.machine.slurm_environment import explain_failure, run_slurm
+from ccagent.net.error_texts import explain_network_error
 from ccagent.net.http_client import HttpConnection
-from ccagent.net.network_errors import explain_network_error
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import server_of_url
 from ccagent.transports.http.settings import check_settings

@@ -13,7 +13,7 @@ from ccagent.config.duration import Duration, parse_size
 from ccagent.config.service_setup import ServiceSetup, load_service
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, KeyProblem, UnparsableError
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 from ccagent.net.signatures import missing_library
 
 if TYPE_CHECKING:

@@ -156,7 +156,7 @@ class EnergyAgent(Agent[EnergySettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of each source, and of the cgroups of jobs."""
-        from ccagent.machine.cgroup.checks import check_cgroups
+        from ccagent.machine.requirements import check_cgroups
 
         for source in self.meter.sources.all:
             yield from source.checks(node)

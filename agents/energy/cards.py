@@ -17,10 +17,9 @@ from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_of_process, known_directories
 from ccagent.machine.cpus import read_socket
-from ccagent.machine.gpu.gpm import PER_PERCENT
-from ccagent.machine.gpu.vendor import UNKNOWN_MODULE, is_any_present
+from ccagent.machine.gpu.vendor import PER_PERCENT, UNKNOWN_MODULE, is_any_present
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.system import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -264,7 +263,7 @@ class CardSource(EnergySource):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of the vendors' libraries."""
-        from ccagent.machine.gpu.checks import check_vendors
+        from ccagent.machine.requirements import check_vendors
 
         yield from check_vendors(node, self._settings.gpu_vendors)
 

@@ -13,8 +13,7 @@ from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, 
 from ccagent.machine.cgroup.jobs import V2, JobDirectory, job_directories
 from ccagent.machine.cpus import CPUS, read_socket
 from ccagent.machine.parsed import FileErrors
-from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.system import parse_kernel_stat, parse_meminfo
+from ccagent.machine.procfs.system import parse_cpu_list, parse_kernel_stat, parse_meminfo
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from ccagent.machine.cpus import CPUS, read_online, read_topology_id
 from ccagent.machine.interpreter import python
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.machine.parsed import parse_or, read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.system import parse_cpuinfo, parse_meminfo
+from ccagent.machine.procfs.system import parse_cpu_list, parse_cpuinfo, parse_meminfo
 from ccagent.machine.virtual_machines import read_start
 from ccagent.service.private_files import replace_file
 

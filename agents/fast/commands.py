@@ -220,7 +220,7 @@ def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings
 def _core_list(text: str) -> list[int]:
     """Return the cores of a list such as `0,2-3`. Raise ConfigurationError if invalid."""
     from ccagent.agents.fast.messages.decoding import MOST_CORES
-    from ccagent.machine.procfs.cpulist import parse_cpu_list
+    from ccagent.machine.procfs.system import parse_cpu_list
 
     try:
         cores = parse_cpu_list(text.encode())

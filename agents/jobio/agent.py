@@ -103,7 +103,7 @@ class JobIoAgent(Agent[JobIoSettings]):
         """Return the numbers of lost and missed calls, and the values that can't be counted."""
         if self._last is None:
             return {}
-        from ccagent.machine.bpf.io_hooks import missing_hooks
+        from ccagent.machine.bpf.io_records import missing_hooks
 
         missing = [hook.counts for hook in missing_hooks(self._last.features)]
         return {"lost": self._last.lost, "missed": self._last.missed, "not_counted": missing}

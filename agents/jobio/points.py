@@ -15,11 +15,11 @@ from ccagent.agents.jobio.usage import (
 )
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
 from ccagent.errors import CcagentError
-from ccagent.machine.bpf.io_hooks import HAS_TIME
+from ccagent.machine.bpf.io_records import HAS_TIME
 from ccagent.machine.cgroup.jobs import job_directories, known_directories
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
 

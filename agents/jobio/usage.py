@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.log import logger, printable
 from ccagent.machine.bpf import pins
-from ccagent.machine.bpf.io_hooks import missing_hooks
 from ccagent.machine.bpf.io_records import (
     LARGEST_READING,
     OTHER_DEVICES,
@@ -19,6 +18,7 @@ from ccagent.machine.bpf.io_records import (
     JobTraffic,
     NetworkKey,
     count_lost,
+    missing_hooks,
     parse_io,
     parse_network,
 )

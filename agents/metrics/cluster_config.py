@@ -12,8 +12,7 @@ from ccagent.machine.cpus import CPUS, read_cpus, read_model, read_topology_id
 from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.hostlist import compact, expand
 from ccagent.machine.parsed import parse_or, read_parsed
-from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list
-from ccagent.machine.procfs.system import parse_meminfo
+from ccagent.machine.procfs.system import LARGEST_CPU, parse_cpu_list, parse_meminfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -51,7 +51,7 @@ class ClusterAgent(Agent[ClusterSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of Slurm's programs and controller; the query returns one number."""
-        from ccagent.machine.program_checks import require_answer, require_program
+        from ccagent.machine.requirements import require_answer, require_program
 
         settings = self.settings
         if settings.source == "slurmrestd":

@@ -165,11 +165,13 @@ class SampleAgent(Agent[SampleSettings]):
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of processes, kernel programs, cards, and wanted data of jobs."""
         from ccagent.agents.sonar.sources.checks import check_sources
-        from ccagent.machine.bpf.checks import require_task_iterator
-        from ccagent.machine.cgroup.checks import check_cgroups
         from ccagent.machine.checks import require_proc
-        from ccagent.machine.gpu.checks import check_vendors
-        from ccagent.machine.program_checks import require_program
+        from ccagent.machine.requirements import (
+            check_cgroups,
+            check_vendors,
+            require_program,
+            require_task_iterator,
+        )
 
         settings = self.settings
         yield require_proc(node, "all of it", is_vital=True)

@@ -13,7 +13,7 @@ from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, make_jo
 from ccagent.agents.sonar.jobs.records import ALLOCATED
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
 from ccagent.machine.counters import Rates
-from ccagent.machine.gpu.gpm import PER_PERCENT
+from ccagent.machine.gpu.vendor import PER_PERCENT
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:

@@ -135,8 +135,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of the files, cards and programs that the settings name."""
         from ccagent.machine.checks import require_proc
-        from ccagent.machine.gpu.checks import check_vendors
-        from ccagent.machine.program_checks import require_program
+        from ccagent.machine.requirements import check_vendors, require_program
 
         settings = self.settings
         yield require_proc(node, "memory of the node")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
 from ccagent.exporter.exposition import Family, counter, gauge
-from ccagent.machine.hwmon import HWMON, list_chips, list_files
-from ccagent.machine.powercap import FIX, POWERCAP, ZONE
+from ccagent.machine.sensors import FIX, HWMON, POWERCAP, ZONE, list_chips, list_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from ccagent.exporter.exposition import FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
-    from ccagent.machine.hwmon import HwmonChip
     from ccagent.machine.node import Node
+    from ccagent.machine.sensors import HwmonChip
 
 _SENSOR = re.compile(
     r"(vrm|beep_enable|update_interval|in|cpu|fan|pwm|temp|curr|power|energy|humidity|intrusion"

@@ -21,9 +21,9 @@ from ccagent.log import logger
 from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.cpus import CPUS, read_topology_id
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import (
     CPU_STATES,
+    parse_cpu_list,
     parse_interrupts,
     parse_kernel_stat,
     parse_loadavg,

@@ -55,7 +55,7 @@ def jobstats(ctx: click.Context, /, **options: Any) -> None:
     try:
         run_jobstats_store(settings)
     except OSError as error:
-        from ccagent.net.network_errors import explain_listening
+        from ccagent.net.error_texts import explain_listening
 
         raise ConfigurationError(f"the store can't start: {explain_listening(error)}") from error
 

@@ -69,7 +69,7 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
     try:
         run_store(settings)
     except OSError as error:
-        from ccagent.net.network_errors import explain_listening
+        from ccagent.net.error_texts import explain_listening
 
         raise ConfigurationError(f"the store can't start: {explain_listening(error)}") from error
 

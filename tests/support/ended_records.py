@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ccagent.machine.bpf.ended_records import RECORD, EndedKey, Total, parse_key, parse_raw
 from ccagent.machine.bpf.pinned_file import HEADER, Header, end_of
+from ccagent.machine.bpf.process_records import ENDED_RECORD, EndedKey, Total, parse_key, parse_raw
 
 
 class Ended(NamedTuple):
@@ -39,7 +39,8 @@ class EndedReading(NamedTuple):
 def parse_ended(content: bytes) -> EndedReading:
     """Parse a reading. Raise UnparsableError as `parse_raw` does."""
     raw = parse_raw(content)
-    last = end_of(content, RECORD.size) - RECORD.size
-    records = [content[at : at + RECORD.size] for at in range(HEADER.size, last, RECORD.size)]
-    entries = {parse_key(record[:48]): Ended._make(RECORD.unpack(record)[7:]) for record in records}
+    size = ENDED_RECORD.size
+    last = end_of(content, size) - size
+    records = [content[at : at + size] for at in range(HEADER.size, last, size)]
+    entries = {parse_key(each[:48]): Ended._make(ENDED_RECORD.unpack(each)[7:]) for each in records}
     return EndedReading(raw.header, entries, raw.total, raw.unseen)

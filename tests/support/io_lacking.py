@@ -9,7 +9,7 @@ import runpy
 import sys
 from typing import TYPE_CHECKING
 
-from ccagent.machine.bpf.io_hooks import HOOKS, SYSTEM_CALL
+from ccagent.machine.bpf.io_records import HOOKS, SYSTEM_CALL
 from ccagent.machine.bpf.libbpf import Libbpf, read_functions
 from tests.support.hidden_btf import lacking_kernel
 from tests.support.io_jobs import DIRECTORY, Result

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ccagent.machine.bpf import loading, pins
 from ccagent.machine.bpf.io_loading import IoOptions
 from ccagent.machine.bpf.io_records import count_lost
-from ccagent.machine.bpf.objects import objects
-from ccagent.machine.bpf.status import read_status
+from ccagent.machine.bpf.status import objects, read_status
 from tests.support.effort import IS_NIGHTLY
 from tests.support.io_jobs import DIRECTORY, Result, attempt, read_io, read_network, run_in_job
 from tests.support.io_lacking import do_without, load_without_helper, small_kernel

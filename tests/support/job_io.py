@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ccagent.machine.bpf import pins
-from ccagent.machine.bpf.io_hooks import HOOKS
 from ccagent.machine.bpf.io_records import (
+    HOOKS,
     IO_MAGIC,
     IO_RECORD,
     LAYOUT,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ccagent.machine.bpf import loading, pins
 from ccagent.machine.bpf.loading import unmount
-from ccagent.machine.bpf.task_records import Task, parse_tasks
+from ccagent.machine.bpf.process_records import Task, parse_tasks
 from ccagent.machine.node import Node
 from tests.support.ended_records import EndedReading, parse_ended
 
@@ -87,7 +87,7 @@ def as_nobody(script: str, *, group: int = NOBODY) -> subprocess.CompletedProces
     begin = f"""
 import os, encodings.idna, grp
 from ccagent.errors import CcagentError
-from ccagent.machine.bpf import ended_records, loading, status, task_records
+from ccagent.machine.bpf import loading, process_records, status
 os.setgroups([])
 os.setgid({group})
 os.setuid({NOBODY})

@@ -34,7 +34,7 @@ from tests.support.process_values import (
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ccagent.machine.bpf.task_records import Task
+    from ccagent.machine.bpf.process_records import Task
     from tests.support.ended_records import Ended
 
 _PROCESSES = 100

@@ -5,10 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ccagent.machine.bpf import ended_records, pins, task_records
-from ccagent.machine.bpf.ended_records import EndedKey, Total
+from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.pinned_file import END, HEADER
-from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task
+from ccagent.machine.bpf.process_records import (
+    ENDED_LAYOUT,
+    ENDED_MAGIC,
+    ENDED_RECORD,
+    KERNEL_THREAD,
+    TASK_RECORD,
+    TASKS_LAYOUT,
+    TASKS_MAGIC,
+    EndedKey,
+    Task,
+    Total,
+)
 from ccagent.machine.procfs.process_files import Io, parse_io, parse_statm
 from tests.support.ended_records import Ended
 from tests.support.tree import TreeNode
@@ -111,14 +121,14 @@ class PinnedNode(TreeNode):
 
     def pin(self) -> None:
         """Write what the programs tell now."""
-        tasks = b"".join(task_records.RECORD.pack(*task) for task in self.tasks.values())
-        self._write(pins.TASKS, task_records.MAGIC, task_records.LAYOUT, tasks)
+        tasks = b"".join(TASK_RECORD.pack(*task) for task in self.tasks.values())
+        self._write(pins.TASKS, TASKS_MAGIC, TASKS_LAYOUT, tasks)
         everything = [*self.ended.items(), (EndedKey(0, 0, 0, 0, 0, 0, b""), self.total)]
-        records = (ended_records.RECORD.pack(*key, *sums) for key, sums in everything)
-        self._write(pins.ENDED, ended_records.MAGIC, ended_records.LAYOUT, b"".join(records))
+        records = (ENDED_RECORD.pack(*key, *sums) for key, sums in everything)
+        self._write(pins.ENDED, ENDED_MAGIC, ENDED_LAYOUT, b"".join(records))
 
     def _write(self, name: str, magic: bytes, layout: int, records: bytes) -> None:
-        size = {pins.TASKS: task_records.RECORD.size, pins.ENDED: ended_records.RECORD.size}[name]
+        size = {pins.TASKS: TASK_RECORD.size, pins.ENDED: ENDED_RECORD.size}[name]
         header = HEADER.pack(magic, layout, size, self._now(), KEPT)
         end = HEADER.pack(END, layout, 0, self._now(), 0)
         (self.directory / name).write_bytes(header + records + end)

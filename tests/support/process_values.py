@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ccagent.machine.bpf.task_records import INEXACT, KERNEL_THREAD, Task, command, ticks
+from ccagent.machine.bpf.process_records import INEXACT, KERNEL_THREAD, Task, command, ticks
 
 _HERTZ = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE") // 1024

@@ -67,7 +67,6 @@ OURS = {
     "ccagent.service.private_directories",
     "ccagent.service.private_files",
     "ccagent.machine.procfs",
-    "ccagent.machine.procfs.identity",  # where a permission is missing
     "ccagent.machine.procfs.process_files",
     "ccagent.machine.procfs.system",
     "ccagent.machine.system_state",

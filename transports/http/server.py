@@ -8,8 +8,8 @@ from http.client import HTTPException, responses
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
+from ccagent.net.error_texts import hide_secrets
 from ccagent.net.http_client import LARGEST_ANSWER, HttpConnection, is_broken_off
-from ccagent.net.peer_text import hide_secrets
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import server_of_url
 from ccagent.transports.base import ProbeResult

@@ -8,7 +8,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
-from ccagent.net.network_errors import explain_certificate
+from ccagent.net.error_texts import explain_certificate
 from ccagent.net.tls import make_tls_context
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ccagent.config.secret import read_secret, secret_path
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger, printable
 from ccagent.machine.interpreter import install_command
-from ccagent.net.peer_text import WITHHELD, repeats_secret
+from ccagent.net.error_texts import WITHHELD, repeats_secret
 from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.kafka import faults
 from ccagent.transports.kafka.settings import KafkaSettings, check_settings, fill_topic, is_topic

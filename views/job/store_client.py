@@ -12,8 +12,8 @@ from ccagent.agents.metrics.presets import Preset, apply_preset
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import printable
+from ccagent.net.error_texts import explain_network_error
 from ccagent.net.http_client import HttpConnection
-from ccagent.net.network_errors import explain_network_error
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import server_of_url
 from ccagent.stores.metrics.usage.table import UsageAnswer

@@ -22,9 +22,9 @@ from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.parsed import parse_or
-from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import (
     compute_used_memory,
+    parse_cpu_list,
     parse_kernel_stat,
     parse_loadavg,
     parse_meminfo,

@@ -40,7 +40,7 @@ def trial(web: str) -> None:
     try:
         run_trial(web, None if has_slurm() else SimulatedJobs, announce)
     except OSError as error:
-        from ccagent.net.network_errors import explain_listening
+        from ccagent.net.error_texts import explain_listening
 
         raise ConfigurationError(f"--web: {explain_listening(error)}") from error
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, get_args
 
 from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.powercap import EnergyCounter, EnergyReading
+from ccagent.machine.sensors import EnergyCounter, EnergyReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -22,9 +22,15 @@ from ccagent.agents.energy.sources import (
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
 from ccagent.machine.checks import Check, CheckResult
-from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips, list_files, parse_label
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.powercap import parse_energy
+from ccagent.machine.sensors import (
+    HWMON,
+    HwmonChip,
+    list_chips,
+    list_files,
+    parse_energy,
+    parse_label,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

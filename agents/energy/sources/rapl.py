@@ -27,8 +27,8 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError, Unpars
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import read_socket
 from ccagent.machine.parsed import read_lack, read_parsed
-from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
 from ccagent.machine.procfs.system import parse_cpuinfo
+from ccagent.machine.sensors import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,6 @@ from ccagent.agents.lustre.jobstats.source import KINDS, JobstatsSource, run_unt
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import printable
 from ccagent.machine.checks import Check, CheckResult
-from ccagent.machine.program_checks import require_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -338,6 +337,8 @@ def check_lustre(
     node: Node, source: JobstatsSource, *, has_jobstats: bool, statistics: Sequence[str], lctl: str
 ) -> Iterator[Check]:
     """Yield the checks of an agent with this source and these settings."""
+    from ccagent.machine.requirements import require_program
+
     if has_jobstats:
         find = partial(find_targets, node, source)
         impact = "I/O of jobs"

@@ -32,7 +32,7 @@ from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import CPUS, read_identity, read_socket
 from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_lack
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

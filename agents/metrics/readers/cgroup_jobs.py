@@ -17,7 +17,7 @@ from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.counters import NEW, Rates
 from ccagent.machine.cpus import CPUS, read_socket
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -282,7 +282,7 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of control groups."""
-        from ccagent.machine.cgroup.checks import check_cgroups
+        from ccagent.machine.requirements import check_cgroups
 
         return check_cgroups(node)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cpus import CPUS, CpuLocation, read_location
-from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips, parse_label, parse_sensor
 from ccagent.machine.parsed import parse_or, read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_cpu_list
+from ccagent.machine.sensors import HWMON, HwmonChip, list_chips, parse_label, parse_sensor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -16,7 +16,7 @@ from msgspec import Meta
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.agents.metrics.readers.program_reader import ProgramReader, ProgramReaderSettings
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
-from ccagent.machine.hwmon import clean_label
+from ccagent.machine.sensors import clean_label
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.program_reader import RunProgram

@@ -10,7 +10,6 @@ from msgspec import Meta
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.counters import Sums
-from ccagent.machine.hwmon import clean_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 from ccagent.machine.procfs.nfs import (
@@ -24,6 +23,7 @@ from ccagent.machine.procfs.nfs import (
     parse_operations,
     total_operations,
 )
+from ccagent.machine.sensors import clean_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -20,9 +20,9 @@ from msgspec import Meta
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.agents.metrics.readers.program_reader import ProgramReader, ProgramReaderSettings
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
-from ccagent.machine.hwmon import clean_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
+from ccagent.machine.sensors import clean_label
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:

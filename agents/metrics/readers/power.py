@@ -9,7 +9,7 @@ from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, Rea
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.powercap import (
+from ccagent.machine.sensors import (
     FIX,
     MOST_WATTS,
     POWERCAP,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ccagent.machine.background import Poller
     from ccagent.machine.node import Node
-    from ccagent.machine.powercap import RaplZone
+    from ccagent.machine.sensors import RaplZone
 
 
 _REFUSED = "only root may read the energy counters"

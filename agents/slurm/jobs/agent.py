@@ -111,7 +111,7 @@ class JobsAgent(Agent[JobsSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of Slurm's programs and accounting; the query matches no job."""
-        from ccagent.machine.program_checks import require_answer, require_program
+        from ccagent.machine.requirements import require_answer, require_program
 
         settings = self.settings
         if settings.source == "slurmrestd":

@@ -21,8 +21,8 @@ from ccagent.config.secret import read_secret
 from ccagent.errors import CcagentError, ConfigurationError, ProgramError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.checks import Check, CheckResult
+from ccagent.net.error_texts import hide_secrets
 from ccagent.net.http_client import HttpConnection
-from ccagent.net.peer_text import hide_secrets
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import Server, split_url
 

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.agents.sonar.jobs.rollup import pids_of_ended
 from ccagent.agents.sonar.process import ENDED, OwnerGroup, Process, ProcessSelection
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
-from ccagent.machine.bpf.ended_records import EndedKey, parse_key, parse_raw
-from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task, ticks
+from ccagent.machine.bpf.process_records import (
+    KERNEL_THREAD,
+    EndedKey,
+    Task,
+    parse_key,
+    parse_raw,
+    ticks,
+)
 from ccagent.machine.cgroup.jobs import CgroupMembership
 from ccagent.machine.procfs.process_files import command_text
 
 if TYPE_CHECKING:
-    from ccagent.machine.bpf.ended_records import RawEndedReading, RawEntry
+    from ccagent.machine.bpf.process_records import RawEndedReading, RawEntry
     from ccagent.machine.node import Node
 
 _LARGEST = 64 * 1024 * 1024

@@ -24,7 +24,7 @@ from ccagent.agents.sonar.process import (
 )
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.bpf import pins
-from ccagent.machine.bpf.task_records import (
+from ccagent.machine.bpf.process_records import (
     INEXACT,
     LARGEST_READING,
     Task,
@@ -34,7 +34,7 @@ from ccagent.machine.bpf.task_records import (
     raw_records,
     ticks,
 )
-from ccagent.machine.bpf.task_records import KERNEL_THREAD as IS_KERNEL_THREAD
+from ccagent.machine.bpf.process_records import KERNEL_THREAD as IS_KERNEL_THREAD
 from ccagent.machine.cgroup.files import JobInodes
 from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership
 from ccagent.machine.procfs.process_files import (
@@ -48,7 +48,7 @@ from ccagent.machine.procfs.process_files import (
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.process import ProcessSelection
-    from ccagent.machine.bpf.ended_records import EndedKey
+    from ccagent.machine.bpf.process_records import EndedKey
     from ccagent.machine.node import Node
 
 _ROOT = 1

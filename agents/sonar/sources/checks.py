@@ -11,11 +11,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotPermittedError, UnparsableError
-from ccagent.machine.bpf.checks import is_iterator_usable
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.identity import STATUS, Identity, parse_identity
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
+from ccagent.machine.procfs.process_files import STATUS, Identity, parse_identity
+from ccagent.machine.requirements import is_iterator_usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

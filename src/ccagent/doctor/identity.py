@@ -14,7 +14,7 @@ from ccagent.errors import CcagentError, NotPermittedError, UnparsableError
 from ccagent.machine.hostlist import expand
 from ccagent.machine.node import read_host_name
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.identity import CAPABILITIES, STATUS, Identity, parse_identity
+from ccagent.machine.procfs.process_files import CAPABILITIES, STATUS, Identity, parse_identity
 from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:

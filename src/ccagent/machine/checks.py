@@ -1,6 +1,6 @@
 """Checks of an agent's requirements on its machine, for `ccagent doctor`.
 
-Each check is beside its reader.
+Each check is beside its reader. Those of several agents are in `requirements.py`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ import msgspec
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.interpreter import python
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
-from ccagent.machine.procfs.system import parse_cpuinfo
+from ccagent.machine.procfs.system import parse_cpu_list, parse_cpuinfo, parse_topology_id
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def parse_or(
 
 def read_lack(node: Node, *needed: str) -> str:
     """Return a clause that names the needed capabilities that this process lacks."""
-    from ccagent.machine.procfs.identity import STATUS, describe_lack
+    from ccagent.machine.procfs.process_files import STATUS, describe_lack
 
     return describe_lack(parse_or(node, STATUS, bytes, b""), *needed)
 

@@ -12,8 +12,7 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.net.network_errors import explain_network_error
-from ccagent.net.peer_text import hide_secrets
+from ccagent.net.error_texts import explain_network_error, hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

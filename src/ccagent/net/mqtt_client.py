@@ -7,10 +7,31 @@ import contextlib
 import select
 import socket
 import ssl
+import sys
 import threading
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from ccagent.net.unused_modules import defer
+
+def defer(name: str) -> None:
+    """Have a module of a package loaded at the first use of one of its names."""
+    if name in sys.modules:
+        return
+    package, _, last = name.rpartition(".")
+    placeholder = ModuleType(name)
+
+    def load(attribute: str) -> object:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        if sys.modules.get(name) is placeholder:
+            del sys.modules[name]
+        return getattr(import_module(name), attribute)
+
+    vars(placeholder)["__getattr__"] = load  # PEP 562
+    setattr(import_module(package), last, placeholder)
+    sys.modules[name] = placeholder
+
 
 # paho needs it for proxies of PySocks only. With HTTP and email it takes 1.6 MiB.
 defer("urllib.request")
@@ -22,6 +43,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ccagent.config.secret import read_secret
+from ccagent.net.error_texts import explain_network_error
 from ccagent.net.mqtt_broker import (
     ENCRYPTED,
     FIRST_NUMBERED,
@@ -30,7 +52,6 @@ from ccagent.net.mqtt_broker import (
     WEBSOCKETS,
     NumberedReply,
 )
-from ccagent.net.network_errors import explain_network_error
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import split_url
 

@@ -20,8 +20,7 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Pa
 
 from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger
-from ccagent.net.network_errors import explain_network_error, explain_tls_alert
-from ccagent.net.peer_text import hide_secrets
+from ccagent.net.error_texts import explain_network_error, explain_tls_alert, hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable

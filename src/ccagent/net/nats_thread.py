@@ -11,9 +11,9 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ccagent.errors import ConfigurationError, RetryableError
+from ccagent.net.error_texts import explain_network_error
 from ccagent.net.nats_login import name_server, read_options, split_nats_servers
 from ccagent.net.nats_session import GRACE, THREADS, NatsSession, log_loop_error
-from ccagent.net.network_errors import explain_network_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

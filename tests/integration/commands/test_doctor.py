@@ -33,9 +33,8 @@ import ccagent.agents.lustre.jobstats.setup
 import ccagent.agents.fast.kpis
 import ccagent.agents.metrics.perf.reader
 import ccagent.agents.metrics.readers.infiniband, ccagent.agents.metrics.readers.power
-import ccagent.agents.sonar.sources.checks, ccagent.machine.bpf.checks
-import ccagent.machine.cgroup.checks, ccagent.machine.gpu.checks
-import ccagent.machine.checks, ccagent.machine.program_checks
+import ccagent.agents.sonar.sources.checks
+import ccagent.machine.checks, ccagent.machine.requirements
 for name in ccagent.registry.AGENTS:
     ccagent.registry.load_agent(name)
 os.setgroups([])
@@ -238,7 +237,7 @@ def test_a_wrong_configuration_is_exit_status_2(tmp_path: Path, text: str, said:
 
 
 def test_cards_by_driver_and_library(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ccagent.machine.gpu.checks import examine_cards
+    from ccagent.machine.requirements import examine_cards
 
     assert examine_cards(machine.node, "nvidia").state == "missing"
     slot = machine.node.path / "sys/bus/pci/devices/0000:0e:00.0"

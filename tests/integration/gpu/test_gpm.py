@@ -149,11 +149,11 @@ def test_a_job_on_a_slice_has_a_utilization(machine: Machine) -> None:
 EACH_ERROR = """
 import ctypes, json, os, sys
 import pynvml
-from ccagent.machine.gpu import gpm
-from ccagent.machine.gpu.limited_calls import LimitedCalls
+from ccagent.machine.gpu import nvml
+from ccagent.machine.background import LimitedCalls
 from ccagent.machine.gpu.nvidia import Nvidia
 
-gpm._SHORTEST = 0.0
+nvml._SHORTEST = 0.0
 base = sys.stdin.read()
 path = os.environ["GPU_SCENARIO"]
 library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -164,17 +164,17 @@ def play(more=""):
         file.write("\\n".join(lines.values()) + "\\n")
     os.replace(path + ".new", path)
 
-wanted = frozenset({*gpm.ACTIVITY, *gpm.TRAFFIC, "pcie_replays", "mem_temperature"})
+wanted = frozenset({*nvml.ACTIVITY, *nvml.TRAFFIC, "pcie_replays", "mem_temperature"})
 calls = LimitedCalls()
 
 def read(vendor):
     reading = vendor.read()
     details = calls.run(lambda: vendor.read_details(wanted, calls), 30.0) or []
     found = {(d.card, one.name) for d in details for one in d.details}
-    return len(reading.cards), {one for one in found if one[1] != gpm.GPU_INSTANCE}
+    return len(reading.cards), {one for one in found if one[1] != nvml.GPU_INSTANCE}
 
 def of_gpm(names):
-    return {one for one in names if one[1] in gpm.ACTIVITY | gpm.TRAFFIC}
+    return {one for one in names if one[1] in nvml.ACTIVITY | nvml.TRAFFIC}
 
 errors = sorted({
     value for name, value in vars(pynvml).items()

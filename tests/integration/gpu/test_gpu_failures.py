@@ -156,7 +156,7 @@ def test_whatever_the_makers_say_is_a_valid_envelope(nvidia: Machine) -> None:
 
 def test_no_process_stays_behind(libraries: Libraries) -> None:
     libraries.play(NVIDIA)
-    running = Helper("NVML", "ccagent.machine.gpu.library:main", ("x:y",), time_limit=5.0)
+    running = Helper("NVML", "ccagent.machine.gpu.gpus:main", ("x:y",), time_limit=5.0)
     running.start()
     process = running._running
     assert process is not None

@@ -22,7 +22,7 @@ from ccagent.errors import (
     TooLargeError,
     TransportError,
 )
-from ccagent.net.peer_text import WITHHELD
+from ccagent.net.error_texts import WITHHELD
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 from ccagent.records.message import Format, Message

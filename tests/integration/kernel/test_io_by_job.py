@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.machine.bpf.io_hooks import HOOKS, OF_OLD_KERNELS
+from ccagent.machine.bpf.io_records import HOOKS, OF_OLD_KERNELS
 from ccagent.views.top.reader import NOT_LOADED
 from tests.support.debian_machine import download_kernel, run_in_machine
 from tests.support.effort import IS_NIGHTLY

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.machine.bpf import loading
-from ccagent.machine.bpf.ended_records import EndedKey
+from ccagent.machine.bpf.process_records import EndedKey
 from tests.support.kernel_programs import NOBODY, hierarchy, own_directory, read_ended
 from tests.support.running import until
 

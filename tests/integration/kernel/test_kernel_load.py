@@ -13,9 +13,9 @@ import pytest
 
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
 from ccagent.machine.bpf import loading, pins, status
-from ccagent.machine.bpf.objects import Objects, objects
 from ccagent.machine.bpf.pinned_file import END, HEADER
-from ccagent.machine.bpf.task_records import parse_tasks
+from ccagent.machine.bpf.process_records import parse_tasks
+from ccagent.machine.bpf.status import Objects, objects
 from tests.support.kernel_programs import (
     NOBODY,
     SOURCES,
@@ -169,7 +169,7 @@ def test_a_user_of_the_group_reads_a_thousand_times_and_others_never(directory: 
 for _ in range(1000):
     with open("{directory}/tasks", "rb") as file:
         content = b"".join(iter(lambda: file.read(65536), b""))
-    tasks = list(task_records.parse_tasks(content))
+    tasks = list(process_records.parse_tasks(content))
     assert len(tasks) > 1 and any(task.pid == os.getpid() for task in tasks)
 print(sum(task.rchar for task in tasks if task.euid == 0) > 0)
 """

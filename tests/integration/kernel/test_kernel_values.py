@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from ccagent.machine.bpf import loading, pins, status
-from ccagent.machine.bpf.ended_records import EndedKey
-from ccagent.machine.bpf.objects import Objects, objects
-from ccagent.machine.bpf.task_records import Task
+from ccagent.machine.bpf.process_records import EndedKey, Task
+from ccagent.machine.bpf.status import Objects, objects
 from tests.support.ended_records import Ended
 from tests.support.kernel_programs import (
     NOBODY,

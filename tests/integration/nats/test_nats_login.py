@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from ccagent.errors import ConfigurationError, RetryableError
-from ccagent.net.peer_text import WITHHELD
+from ccagent.net.error_texts import WITHHELD
 from tests.support.nats_server import (
     Bench,
     ScriptedServer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,16 @@ from ccagent.errors import (
     ProgramError,
     RejectedError,
 )
-from ccagent.machine.gpu.checks import assess_cards
+from ccagent.machine.checks import CheckResult
 from ccagent.machine.interpreter import install_command
-from ccagent.machine.program_checks import assess_program, find_area
+from ccagent.machine.requirements import (
+    assess_cards,
+    assess_program,
+    find_area,
+    require_program,
+)
 from ccagent.transports.base import ProbeResult
+from tests.support.tree import TreeNode
 
 FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No configuration source"
 
@@ -41,6 +48,15 @@ def test_programs(outcome: str | CcagentError, state: str, said: str) -> None:
     assert result.found.startswith(said)
     assert len(result.found) <= 240
     assert bool(result.fix) == (state != "good")
+
+
+def test_a_program_of_no_known_kind_is_looked_for_only(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    there = require_program(node, "/bin/sh").find()
+    missing = require_program(node, "no-such-program").find()
+    assert there == CheckResult("good", "/bin/sh")
+    assert missing is not None
+    assert (missing.state, missing.found) == ("missing", "no-such-program: no such program")
 
 
 @pytest.mark.parametrize(

@@ -26,15 +26,16 @@ from ccagent.doctor.identity import (
 from ccagent.doctor.service import check_service
 from ccagent.doctor.space import Room, assess_space, check_space, format_size
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.machine.bpf.checks import (
+from ccagent.machine.requirements import (
     KernelFacts,
     assess_kernel,
+    find_cgroups,
+    find_job_groups,
     find_task_iterator,
     is_old,
     parse_lockdown,
 )
-from ccagent.machine.cgroup.checks import find_cgroups, find_job_groups
-from ccagent.machine.powercap import FIX
+from ccagent.machine.sensors import FIX
 from tests.support.doctor_site import found, mounted
 from tests.support.tree import TreeNode
 

@@ -18,7 +18,7 @@ from ccagent.agents.sonar.sources.checks import (
 from ccagent.doctor.identity import assess_slurm_name, check_identity, check_slurm_name
 from ccagent.errors import NotPermittedError, UnparsableError
 from ccagent.machine.checks import CheckResult, find_proc
-from ccagent.machine.procfs.identity import CAPABILITIES, Identity, parse_identity
+from ccagent.machine.procfs.process_files import CAPABILITIES, Identity, parse_identity
 from tests.support.doctor_site import ALL, BOTH, NONE, PTRACE, found, mounted, status
 from tests.support.tree import TreeNode
 

@@ -18,7 +18,7 @@ from ccagent.exporter.community_metrics import (
 from ccagent.exporter.exposition import SampleEncoder
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import CardsOnNode, NodeSources, SharedReading
-from ccagent.machine.gpu.gpm import ACTIVITY, TRAFFIC
+from ccagent.machine.gpu.nvml import ACTIVITY, TRAFFIC
 from ccagent.machine.gpu.vendor import Detail
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import SysinfoGpuCard

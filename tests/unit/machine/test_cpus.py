@@ -24,8 +24,7 @@ from ccagent.machine.cpus import (
     read_model,
 )
 from ccagent.machine.node import Node
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
-from ccagent.machine.procfs.system import parse_cpuinfo
+from ccagent.machine.procfs.system import parse_cpu_list, parse_cpuinfo, parse_topology_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * What ended processes have used, summed up by job, user and command, for whoever reads the file
- * that the iterator below is pinned as. ended_records.py describes it.
+ * that the iterator below is pinned as. process_records.py describes it.
  *
  * A reader that comes again gets what has changed since it began to read before, and a second more:
  * most entries don't, and there may be many. Those that have not changed for long are taken away, since

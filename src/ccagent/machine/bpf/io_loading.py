@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError, raise_for
 from ccagent.machine.bpf import pins
-from ccagent.machine.bpf.io_hooks import (
+from ccagent.machine.bpf.io_records import (
     HOOKS,
     OF_OLD_KERNELS,
     SYSTEM_CALL,
@@ -22,13 +22,13 @@ from ccagent.machine.bpf.io_hooks import (
     select_hooks,
 )
 from ccagent.machine.bpf.libbpf import UNATTACHABLE, Libbpf, Object, read_functions
-from ccagent.machine.bpf.objects import put_job_numbers
+from ccagent.machine.cgroup.jobs import V2, job_directories
 from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ccagent.machine.bpf.io_hooks import IoHook
+    from ccagent.machine.bpf.io_records import IoHook
 
 
 _CHOSEN = re.compile(r"\((\w+)\)")
@@ -228,6 +228,19 @@ def _load_once(
                 links[place] = (programs, programs.attach(name))
         for name, (programs, link) in links.items():
             programs.pin(link, os.path.join(directory, name))
+
+
+def put_job_numbers(programs: Object) -> None:
+    """Put the numbers of running jobs into the map `numbers` of job.bpf.h, before attaching.
+
+    The programs themselves find those of later jobs.
+    """
+    node = Node(hostname="localhost", cluster="local")
+    with suppress(CcagentError):
+        for each in job_directories(node, ()):
+            if each.controller == V2 and each.job <= 0xFFFFFFFF:
+                group, job = struct.pack("=Q", node.inode(each.path)), struct.pack("=I", each.job)
+                programs.put("numbers", group, job)
 
 
 def _largest(value: int, cpus: int) -> int:

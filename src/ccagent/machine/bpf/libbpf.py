@@ -296,7 +296,7 @@ def make_error(code: int, what: str, said: str, status: bytes = b"") -> CcagentE
     name = os.strerror(code)
     detail = f": {reason}" if reason else ""
     if code in {errno.EPERM, errno.EACCES} and "processed " not in said:
-        from ccagent.machine.procfs.identity import describe_lack
+        from ccagent.machine.procfs.process_files import describe_lack
 
         lack = describe_lack(status, *_NEEDED)
         return NotPermittedError(f"{what}: {name}: {lack}{detail}")

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError, raise_for
-from ccagent.machine.bpf import io_loading, pins, task_records
+from ccagent.machine.bpf import io_loading, pins, process_records
 from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Libbpf, Object, check_kernel
-from ccagent.machine.bpf.objects import TASKS_ALONE, TIMED, Objects, objects, put_job_numbers
+from ccagent.machine.bpf.status import TASKS_ALONE, TIMED, Objects, objects
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 
@@ -236,7 +236,7 @@ def _pin_tasks(library: Libbpf, content: bytes, directory: str) -> None:
         programs.pin(programs.attach_iterator("tasks"), path)
     # The first reading looks up the CPUs' counters, and must not run concurrently with another.
     node = Node(hostname="localhost", cluster="local")
-    task_records.parse_header(node.read(path.lstrip("/"), task_records.LARGEST_READING))
+    process_records.parse_header(node.read(path.lstrip("/"), process_records.LARGEST_READING))
 
 
 def _pin_ended(library: Libbpf, content: bytes, directory: str) -> str:
@@ -247,7 +247,7 @@ def _pin_ended(library: Libbpf, content: bytes, directory: str) -> str:
             programs.set_entries("ended", keys)
             programs.set_entries("leaving", keys)
             programs.load()
-            put_job_numbers(programs)
+            io_loading.put_job_numbers(programs)
             # All programs are attached before the first is pinned: after an error none is pinned.
             links = {
                 pins.ENDED: programs.attach_iterator("read_ended", over="ended"),

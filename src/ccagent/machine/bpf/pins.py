@@ -15,11 +15,11 @@ FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """PROC_PID_INIT_INO in include/linux/proc_ns.h: the pid namespace of the pids in the records."""
 
 TASKS = "tasks"
-"""File: one record per process. See task_records.py."""
+"""File: one record per process. See process_records.py."""
 
 ENDED = "ended"
-"""File: sums over ended processes. See ended_records.py. Missing if the kernel has no iterator over
-maps (before 5.9), or refuses these programs."""
+"""File: sums over ended processes. See process_records.py. Missing if the kernel has no iterator
+over maps (before 5.9), or refuses these programs."""
 
 ON_EXIT = "on_exit"
 ON_FREE = "on_free"

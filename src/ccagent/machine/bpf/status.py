@@ -1,18 +1,57 @@
-"""Status of the pinned programs."""
+"""Versions of the compiled programs, and the status of the pinned ones."""
 
 from __future__ import annotations
 
 import grp
+import hashlib
 import os
 import stat
+from typing import NamedTuple
 
 import msgspec
 
-from ccagent.errors import CcagentError
-from ccagent.machine.bpf import ended_records, io_records, pins, task_records
-from ccagent.machine.bpf.io_hooks import missing_hooks
-from ccagent.machine.bpf.objects import TASKS_ALONE, TIMED, objects
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.bpf import io_records, pins, process_records
 from ccagent.machine.node import Node
+
+TASKS_ALONE = "-tasks"
+"""Suffix of the version if the kernel only accepted `tasks`."""
+
+TIMED = "-time"
+"""Suffix of the version of programs for I/O that measure times."""
+
+_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+
+
+class Objects(NamedTuple):
+    """The object files, for processes and for the I/O of jobs."""
+
+    tasks: bytes
+    ended: bytes
+    io: bytes = b""
+
+    @property
+    def version(self) -> str:
+        """Return the version of the programs for processes, from layouts and contents."""
+        digest = hashlib.sha256(self.tasks + self.ended).hexdigest()
+        return f"{process_records.TASKS_LAYOUT}.{process_records.ENDED_LAYOUT}-{digest[:16]}"
+
+    @property
+    def io_version(self) -> str:
+        """Return the version of the programs for I/O, from layout and content."""
+        return f"{io_records.LAYOUT}-{hashlib.sha256(self.io).hexdigest()[:16]}"
+
+
+def objects(directory: str = _DIRECTORY) -> Objects:
+    """Read the object files. Raise NotHereError if they were not built."""
+    contents: list[bytes] = []
+    for name in ("tasks.bpf.o", "ended.bpf.o", "io.bpf.o"):
+        try:
+            with open(os.path.join(directory, name), "rb") as file:
+                contents.append(file.read())
+        except OSError as error:
+            raise NotHereError(f"{directory}/{name}: {error.strerror}") from error
+    return Objects(*contents)
 
 
 class KernelProgramStatus(msgspec.Struct):
@@ -72,16 +111,16 @@ def read_status(directory: str = pins.DIRECTORY) -> KernelProgramStatus:
 def _count(found: KernelProgramStatus, directory: str) -> None:
     node, below = Node(hostname="localhost", cluster="local"), directory.lstrip("/")
     try:
-        content = node.read(f"{below}/{pins.TASKS}", task_records.LARGEST_READING)
-        found.processes = sum(1 for _ in task_records.parse_tasks(content))
+        content = node.read(f"{below}/{pins.TASKS}", process_records.LARGEST_READING)
+        found.processes = sum(1 for _ in process_records.parse_tasks(content))
     except CcagentError as error:
         found.problems.append(str(error))
     if not os.path.lexists(os.path.join(directory, pins.ENDED)):
         found.problems.append("ended processes are not counted: this kernel refused the programs")
         return
     try:
-        ended = ended_records.parse_raw(
-            node.read(f"{below}/{pins.ENDED}", task_records.LARGEST_READING)
+        ended = process_records.parse_raw(
+            node.read(f"{below}/{pins.ENDED}", process_records.LARGEST_READING)
         )
         found.ended_entries = sum(1 for _ in ended.entries)
         found.ended_processes = ended.total.processes
@@ -110,4 +149,5 @@ def _describe_io(found: KernelProgramStatus, directory: str) -> None:
     found.io_entries = len(io.entries) + len(network.entries)
     found.io_lost = io_records.count_lost(io, network)
     found.io_missed = io.missed
-    found.not_counted = ", ".join(hook.counts for hook in missing_hooks(io.header.features))
+    missing = io_records.missing_hooks(io.header.features)
+    found.not_counted = ", ".join(hook.counts for hook in missing)

@@ -2,7 +2,7 @@
 /*
  * One record for each process, whenever the file is read that this iterator is pinned as.
  *
- * The values are those of /proc/PID/stat, statm and io; task_records.py says which.
+ * The values are those of /proc/PID/stat, statm and io; process_records.py says which.
  */
 #include "kernel.bpf.h"
 

@@ -32,7 +32,7 @@ from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ccagent.machine.gpu.limited_calls import LimitedCalls
+    from ccagent.machine.background import LimitedCalls
 
 
 _LOST = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from ccagent.machine.gpu.nvml import CardMemory, Device, Nvml, as_watts
+from ccagent.machine.gpu.nvml import CardMemory, Device, Gpm, GpmPlace, Nvml, as_watts
 from ccagent.machine.gpu.vendor import (
     DIRECTORIES,
     Card,
@@ -24,8 +24,7 @@ from ccagent.machine.gpu.vendor import (
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
-    from ccagent.machine.gpu.gpm import Gpm
-    from ccagent.machine.gpu.limited_calls import LimitedCalls
+    from ccagent.machine.background import LimitedCalls
     from ccagent.machine.gpu.nvidia_details import XidWatch
 
 _MAJOR = 195
@@ -145,8 +144,6 @@ class Nvidia(GpuVendor):
 
     def _activity(self, wanted: frozenset[str], calls: LimitedCalls) -> dict[int, list[Detail]]:
         """Return the activity since the previous reading, by index of card or instance."""
-        from ccagent.machine.gpu.gpm import Gpm, GpmPlace
-
         if self._gpm is None:
             driver = calls.call("driver", self._nvml.driver)
             self._gpm = Gpm(self._nvml.binding, driver or "")

@@ -16,7 +16,7 @@ from ccagent.machine.gpu.vendor import CardLostError, Detail
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ccagent.machine.gpu.limited_calls import LimitedCalls
+    from ccagent.machine.background import LimitedCalls
 
 
 _LINKS = 36

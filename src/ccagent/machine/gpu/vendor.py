@@ -1,6 +1,6 @@
 """Interface of a GPU vendor: directories, addresses, descriptions and readings of its cards.
 
-The methods run in a separate process (`ccagent.machine.gpu.library`). It may hang or die without
+The methods run in a separate process (`ccagent.machine.gpu.gpus`). It may hang or die without
 harm. Importing the module of a vendor must be cheap and load no library.
 """
 
@@ -19,7 +19,7 @@ from ccagent.registry import load_gpu_vendor
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.machine.gpu.limited_calls import LimitedCalls
+    from ccagent.machine.background import LimitedCalls
     from ccagent.machine.node import Node
 
 DIRECTORIES = {
@@ -106,6 +106,13 @@ class Detail(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     value: int
     part: str = ""
+
+
+PER_PERCENT = 1000
+"""Value of a detail of a card's activity for 1 %."""
+
+GPU_INSTANCE = "gpu_instance"
+"""Detail of a MIG instance: the id of its GPU instance."""
 
 
 class CardDetails(msgspec.Struct, frozen=True, kw_only=True):

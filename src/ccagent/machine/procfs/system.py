@@ -1,4 +1,4 @@
-"""Parsers of the kernel's files about the whole machine, from /proc/stat to pressure.
+"""Parsers of the kernel's files about the whole machine: of /proc, and lists of cpus in /sys.
 
 Source: proc(5); Documentation/admin-guide/iostats.rst, scheduler/sched-stats.rst and
 accounting/psi.rst of Linux. Files of control groups have the same form of pressure.
@@ -15,7 +15,7 @@ from ccagent.records.envelopes import LARGEST_UINT, SampleDisk
 CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """Order of a cpu's times. guest and guest_nice follow, but are part of user and nice."""
 
-_LARGEST_CPU = 65_535
+LARGEST_CPU = 65_535
 _COUNTERS = (b"ctxt", b"intr", b"processes")
 _GAUGES = (b"procs_running", b"procs_blocked")
 _NUMBERS = (*_COUNTERS, *_GAUGES, b"btime")
@@ -51,7 +51,7 @@ def parse_kernel_stat(content: bytes) -> KernelStat:
                     fields = line.split()
                     number = int(fields[0][3:])
                     ticks = list(map(int, fields[1:11]))
-                    if number > _LARGEST_CPU or len(ticks) < len(CPU_STATES):
+                    if number > LARGEST_CPU or len(ticks) < len(CPU_STATES):
                         raise UnparsableError(f"not a cpu with eight times: {line[:80]!r}")
                     if min(ticks) < 0 or max(ticks) > LARGEST_UINT:
                         raise UnparsableError(f"a time is out of range: {line[:80]!r}")
@@ -325,6 +325,37 @@ def parse_cpuinfo(content: bytes) -> list[dict[str, str]]:
         if colon:
             block.setdefault(name, value.strip())
     return [*blocks, block] if block else blocks
+
+
+def parse_cpu_list(content: bytes) -> list[int]:
+    """Parse `0-3,8,10-11`: ascending, may be empty.
+
+    Raise UnparsableError for other text, or for impossible cpu numbers.
+    """
+    cpus: list[int] = []
+    text = content.strip()
+    for part in text.split(b",") if text else []:
+        first, dash, last = part.partition(b"-")
+        start, end = _parse_cpu(first), _parse_cpu(last if dash else first)
+        # Ascending ranges limit the count to the valid cpu numbers, for any length of text.
+        if end < start or (cpus and start <= cpus[-1]):
+            raise UnparsableError(f"not an ascending list of cpus: {text[:80]!r}")
+        cpus.extend(range(start, end + 1))
+    return cpus
+
+
+def parse_topology_id(content: bytes) -> int:
+    """Parse physical_package_id, die_id or core_id; -1 if unknown. Raise UnparsableError."""
+    text = content.strip()
+    if not text.removeprefix(b"-").isdigit() or len(text) > 20:
+        raise UnparsableError(f"not a number: {text[:80]!r}")
+    return max(-1, int(text))
+
+
+def _parse_cpu(digits: bytes) -> int:
+    if not digits.isdigit() or len(digits) > 5 or int(digits) > LARGEST_CPU:
+        raise UnparsableError(f"not a cpu: {digits[:80]!r}")
+    return int(digits)
 
 
 _PRESSURE_LINE = re.compile(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ccagent.agents.energy.accounts import SYSTEM, JobAccount
 from ccagent.agents.energy.ended_jobs import MOST_ENDED, EndedJobs, EndedTimes, parse_consumed
 from ccagent.errors import ProgramError
-from ccagent.machine.bpf import ended_records
 from ccagent.machine.bpf.pinned_file import HEADER
+from ccagent.machine.bpf.process_records import ENDED_LAYOUT, ENDED_MAGIC, ENDED_RECORD
 from tests.support.energy_tree import EnergyNode, make_meter, make_settings
 
 PATH = "run/ccagent-kernel/ended"
@@ -115,12 +115,12 @@ class Kernel:
     def show(self) -> None:
         now = round(self._node.still.booted * SECOND)
         size, magic, layout = (
-            ended_records.RECORD.size, ended_records.MAGIC, ended_records.LAYOUT,
+            ENDED_RECORD.size, ENDED_MAGIC, ENDED_LAYOUT,
         )  # fmt: skip
         body = HEADER.pack(magic, layout, size, now, 600 * SECOND)
         for job, (count, runtime, since, last) in self._sums.items():
             values = (count, runtime, 0, 0, 0, 0, 0, 0, since, last)
-            body += ended_records.RECORD.pack(0, 0, job, 0, 1001, 0, b"a.out", *values)
+            body += ENDED_RECORD.pack(0, 0, job, 0, 1001, 0, b"a.out", *values)
         total = sum(each[0] for each in self._sums.values())
         body += bytes(size - 80) + struct.pack("<10Q", total, *[0] * 9)
         body += HEADER.pack(b"ccended\n", layout, 0, now, 0)

@@ -11,7 +11,7 @@ from ccagent.agents.jobio.agent import JobIoAgent, JobIoSettings
 from ccagent.agents.jobio.usage import remedy
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
-from ccagent.machine.bpf.io_hooks import HAS_TIME
+from ccagent.machine.bpf.io_records import HAS_TIME
 from ccagent.records.points import Point
 from tests.support.job_io import MOUNTS, JobIoNode
 

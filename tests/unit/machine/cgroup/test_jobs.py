@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ccagent.errors import CcagentError
-from ccagent.machine.cgroup.checks import find_job_groups
 from ccagent.machine.cgroup.jobs import (
     NO_MEMBERSHIP,
     CgroupPath,
@@ -21,6 +20,7 @@ from ccagent.machine.cgroup.jobs import (
     job_directories,
     parse_cgroup,
 )
+from ccagent.machine.requirements import find_job_groups
 from tests.support.paths import DATA
 from tests.support.tree import TreeNode
 

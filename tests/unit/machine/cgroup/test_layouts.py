@@ -24,10 +24,10 @@ from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.controls.changes import find_jobs
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import NodeSources
-from ccagent.machine.cgroup.checks import find_job_groups
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.files import JobInodes
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.requirements import find_job_groups
 from ccagent.views.top.reader import NodeReader
 from tests.support.kernel_tree import PinnedNode
 

@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from ccagent.machine.gpu import gpm, nvidia_details
+from ccagent.machine.gpu import nvidia_details, nvml
 from ccagent.machine.gpu.nvidia_details import field_number
 
 NVML: Any = pynvml
@@ -59,7 +59,7 @@ def test_numbers_of_gpm_are_those_of_nvml() -> None:
         "gpm_nvlink_tx": "NVLINK_TOTAL_TX_PER_SEC",
     }
     assert {name: getattr(NVML, f"NVML_GPM_METRIC_{key}") for name, key in names.items()} == (
-        gpm.ACTIVITY | gpm.TRAFFIC
+        nvml.ACTIVITY | nvml.TRAFFIC
     )
 
 

@@ -1,4 +1,6 @@
-"""/proc/PID/stat, statm and io."""
+"""/proc/PID/stat, statm, io, and status: the capabilities that a process lacks."""
+
+from __future__ import annotations
 
 import contextlib
 
@@ -11,10 +13,12 @@ from ccagent.machine.procfs.process_files import (
     Io,
     Statm,
     command_text,
+    describe_lack,
     parse_io,
     parse_stat,
     parse_statm,
 )
+from tests.support.doctor_site import ALL, NONE, PTRACE, status
 
 STAT = (
     b"4242 (%s) S 17 4240 4100 0 -1 4194304 1 2 3 4 150 50 30 20 20 0 9 0 "
@@ -102,3 +106,29 @@ def test_a_stat_with_any_command_cut_anywhere_parses_or_is_unparsable(
     with contextlib.suppress(UnparsableError):
         parse_stat(content)
     assert parse_stat(STAT.replace(b"%s", command)).command == command
+
+
+NEEDED = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
+
+
+@pytest.mark.parametrize(
+    ("uid", "capabilities", "text"),
+    [
+        (0, f"{int(ALL, 16) & ~(1 << 19):016x}", "this process of root lacks CAP_SYS_PTRACE"),
+        (0, NONE, "this process of root lacks CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"),
+        (990, PTRACE, "this process lacks CAP_DAC_READ_SEARCH"),
+        (990, f"{1 << 1:016x}", "this process lacks CAP_SYS_PTRACE"),  # CAP_DAC_OVERRIDE reads too
+    ],
+)
+def test_what_is_missing_is_named(uid: int, capabilities: str, text: str) -> None:
+    assert describe_lack(status(uid, capabilities).encode(), *NEEDED) == text
+
+
+def test_a_process_that_lacks_nothing_is_not_sent_after_capabilities() -> None:
+    found = describe_lack(status(0, ALL).encode(), *NEEDED)
+    assert found.startswith("this process has CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: a user")
+
+
+@pytest.mark.parametrize("content", [b"", b"CapEff: x\n"])
+def test_without_a_status_the_need_is_named(content: bytes) -> None:
+    assert describe_lack(content, *NEEDED) == "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH needed"

@@ -23,7 +23,7 @@ from ccagent.agents.energy.sources.meters import (
     parse_scan,
 )
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
-from ccagent.machine.hwmon import HWMON
+from ccagent.machine.sensors import HWMON
 from tests.support.energy_tree import EnergyNode
 
 CPU, MEMORY = EnergyDomain("package", -1), EnergyDomain("dram", -1)

@@ -19,8 +19,8 @@ from ccagent.agents.metrics.readers.hwmon import (
     parse_temperature,
 )
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.machine.hwmon import parse_label, parse_sensor
 from ccagent.machine.node import Node
+from ccagent.machine.sensors import parse_label, parse_sensor
 from ccagent.records.line_protocol.encoding import encode_tags
 from tests.support.paths import MACHINES
 from tests.support.recorded import RecordedNode

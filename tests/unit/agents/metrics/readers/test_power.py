@@ -17,7 +17,7 @@ from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.counters import Rates
 from ccagent.machine.node import Node
-from ccagent.machine.powercap import parse_energy, parse_zone_name
+from ccagent.machine.sensors import parse_energy, parse_zone_name
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import StillClock
 

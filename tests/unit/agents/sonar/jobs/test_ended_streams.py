@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.machine.bpf.ended_records import EndedKey
+from ccagent.machine.bpf.process_records import EndedKey
 from ccagent.records.encoding import Profile, encode, encode_each
 from ccagent.records.points import Point
 from tests.support.kernel_tree import PinnedNode

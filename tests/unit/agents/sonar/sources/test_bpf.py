@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.jobs.ended import EndedDelta, EndedDeltas
-from ccagent.machine.bpf.ended_records import EndedKey
+from ccagent.machine.bpf.process_records import EndedKey
 from ccagent.machine.procfs.process_files import Io
 from ccagent.records.encoding import encode
 from ccagent.records.points import Point

@@ -1,4 +1,4 @@
-"""Modules that are loaded at their first use."""
+"""The client of MQTT imports no client of HTTP: modules are loaded at their first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.net.unused_modules import defer
+from ccagent.net.mqtt_client import defer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.machine.powercap import EnergyCounter, EnergyReading
+from ccagent.machine.sensors import EnergyCounter, EnergyReading
 
 RANGE = 65_532_610_987
 

@@ -1,21 +1,34 @@
-"""Filter for texts of receivers: a text is shown only if it can't contain a secret.
+"""Texts for errors: the reason of a missing connection or answer, and what a receiver says of it.
 
-A receiver may repeat a login, and escape, encode or cut it in any way. Therefore every decoded form
-of its text is searched for parts of the secrets sent to it.
+The first follows the URL in a line: `nats://127.0.0.1:4222: connection refused`. The second is
+shown only if it can't contain a secret. A receiver may repeat a login, and escape, encode or cut it
+in any way. Therefore every decoded form of its text is searched for parts of the secrets sent to
+it.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import errno
+import os
 import re
+import socket
 from typing import TYPE_CHECKING
 
 from ccagent.log import printable
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+_TLS_ALERTS = {
+    "certificate required": (
+        "the server requires a client certificate (certificate-file, key-file)"
+    ),
+    "alert unknown ca": "the server does not trust the client certificate",
+    "alert bad certificate": "the server does not trust the client certificate",
+}
 
 _LAYERS = 3
 _MOST_FORMS = 200
@@ -33,6 +46,73 @@ _NUMBERS = re.compile(r"\d{1,3}(?:[\s,;]+\d{1,3}){3,}")
 _BETWEEN_HEX = re.compile(r"0x|\\x|[\s:,;-]")
 _LAST_CHARACTER = 0x10FFFF
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
+
+WITHHELD = "(its text is withheld: it may repeat a secret)"
+"""Replacement for a text that may contain a part of a secret."""
+
+_SHOWN = 200
+_SEARCHED = 1000
+"""Number of searched characters. It exceeds the shown ones: a form of a shown part must not be
+cut."""
+
+_PART = 4
+"""The maximum number of consecutive characters of a secret that may be shown, plus one."""
+
+_ENCODED_PART = 8
+"""The same for a secret in base64, even in lower case."""
+
+
+def explain_network_error(error: BaseException, seconds: float) -> str:
+    """Return the reason for a missing connection or answer; empty for other kinds of errors.
+
+    seconds: the time limit.
+    """
+    import ssl  # its import takes milliseconds
+
+    match error:
+        case socket.gaierror():
+            return f"the name does not resolve: {error.strerror}"
+        case UnicodeError() if not isinstance(error, UnicodeDecodeError):
+            return "the name does not resolve: it is not a host name"
+        case ssl.SSLCertVerificationError():
+            return explain_certificate(error.verify_message)
+        case ssl.SSLEOFError():
+            return "TLS was broken off: the server may not speak TLS, or require a key-file"
+        case ssl.SSLError():
+            return _explain_tls_error(error)
+        case ConnectionRefusedError():
+            return "connection refused"
+        case TimeoutError():
+            return f"no answer within {seconds:g} s"
+        case _:
+            return ""
+
+
+def explain_listening(error: OSError) -> str:
+    """Return address and reason of a server that can't listen, or the error's own text."""
+    found = re.search(r"\('([^']*)', (\d+)", str(error))
+    if error.errno not in {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES} or not found:
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"{found[1]}:{found[2]}: {os.strerror(error.errno).lower()}"
+
+
+def explain_certificate(reason: str) -> str:
+    """Return the text for a refused certificate of a server, with the reason."""
+    return f"its certificate can't be trusted: {reason}"
+
+
+def explain_tls_alert(text: str) -> str:
+    """Return the meaning of an alert about ccagent's certificate; empty for any other text."""
+    text = text.lower().replace("_", " ")
+    return next((meaning for alert, meaning in _TLS_ALERTS.items() if alert in text), "")
+
+
+def _explain_tls_error(error: ssl.SSLError) -> str:
+    text = str(error.reason or error.strerror or error).lower().replace("_", " ")
+    if meaning := explain_tls_alert(text):
+        return meaning
+    hint = "" if "alert" in text else "; perhaps the server does not speak TLS"
+    return f"TLS failed: {text}{hint}"
 
 
 def decode_all(text: str) -> Iterator[str]:
@@ -139,20 +219,6 @@ _DECODERS: tuple[Callable[[str], Iterator[str]], ...] = (
     _decode_base64,
     _decode_numbers,
 )
-
-WITHHELD = "(its text is withheld: it may repeat a secret)"
-"""Replacement for a text that may contain a part of a secret."""
-
-_SHOWN = 200
-_SEARCHED = 1000
-"""Number of searched characters. It exceeds the shown ones: a form of a shown part must not be
-cut."""
-
-_PART = 4
-"""The maximum number of consecutive characters of a secret that may be shown, plus one."""
-
-_ENCODED_PART = 8
-"""The same for a secret in base64, even in lower case."""
 
 
 def hide_secrets(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""What a receiver sends back is shown only without any part of a secret, in any form."""
+"""Texts for errors of connections, and texts of receivers without secrets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import html
 import json
 import quopri
+import socket
+import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.net.peer_text import WITHHELD, hide_secrets
+from ccagent.net.error_texts import WITHHELD, explain_network_error, hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,3 +143,47 @@ def test_any_text_gives_one_short_line(text: str, secrets: list[str]) -> None:
     shown = hide_secrets(text, secrets)
     assert shown.isprintable()
     assert len(shown) <= 200
+
+
+def certificate_error() -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError()
+    error.verify_message = "certificate has expired"
+    return error
+
+
+def tls_error(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, reason)
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            "the name does not resolve: Name or service not known",
+        ),
+        (UnicodeError("label too long"), "the name does not resolve: it is not a host name"),
+        (ConnectionRefusedError(111, "Connection refused"), "connection refused"),
+        (TimeoutError(), "no answer within 0.5 s"),
+        (certificate_error(), "its certificate can't be trusted: certificate has expired"),
+        (
+            tls_error("TLSV13_ALERT_CERTIFICATE_REQUIRED"),
+            "the server requires a client certificate (certificate-file, key-file)",
+        ),
+        (tls_error("TLSV1_ALERT_UNKNOWN_CA"), "the server does not trust the client certificate"),
+        (
+            tls_error("WRONG_VERSION_NUMBER"),
+            "TLS failed: wrong version number; perhaps the server does not speak TLS",
+        ),
+        (
+            ssl.SSLEOFError(8, "EOF occurred"),
+            "TLS was broken off: the server may not speak TLS, or require a key-file",
+        ),
+        (OSError(28, "No space left on device"), ""),
+        (ValueError("other"), ""),
+    ],
+)
+def test_each_error_has_a_sentence(error: Exception, sentence: str) -> None:
+    assert explain_network_error(error, 0.5) == sentence

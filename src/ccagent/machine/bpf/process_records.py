@@ -1,6 +1,15 @@
-"""Records of the pinned iterator `tasks`: one per process, with the values of /proc.
+"""Records of the pinned iterators `tasks`, one per process, and `ended`, sums over ended processes.
 
-Source: struct record in tasks.bpf.c. Pids are in the initial pid namespace.
+Those of `tasks` have the values of /proc. Pids are in the initial pid namespace.
+
+Those of `ended` are sums by job, user and command: counters that only increase while the programs
+are loaded, so that a reader computes deltas of two readings. Each reading has the entries changed
+since one second before the previous reading. An entry is removed if it has not changed for `kept`
+ns, or earlier if the table is full. A removed key starts again at 0 with a new `since`. `Total`
+counts all processes: the excess of its delta over the sum of the entries' deltas was removed
+unread.
+
+Source: struct record in tasks.bpf.c and in ended.bpf.c.
 """
 
 from __future__ import annotations
@@ -8,14 +17,15 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.errors import UnparsableError
 from ccagent.machine.bpf.pinned_file import HEADER, Header, end_of, parse_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAGIC = b"cctasks\n"
-LAYOUT = 1
-RECORD = struct.Struct("<10IHB5x21Q48s32s")
+TASKS_MAGIC = b"cctasks\n"
+TASKS_LAYOUT = 1
+TASK_RECORD = struct.Struct("<10IHB5x21Q48s32s")
 
 LARGEST_READING = 256 * 1024 * 1024
 
@@ -35,6 +45,14 @@ WORKING = 4
 INEXACT = 8
 """Flag: values are inexact; /proc or the next reading is exact. During the reading threads ended or
 the program was replaced, or the process has more than 2048 threads."""
+
+ENDED_MAGIC = b"ccexits\n"
+ENDED_LAYOUT = 3
+ENDED_RECORD = struct.Struct("<QQIIII16s10Q")
+
+_KEY = struct.Struct("<QQIIII16s")
+_COUNTERS = struct.Struct("<48s2Q48x2Q")
+_TOTAL = struct.Struct("<48s10Q")
 
 
 class Task(NamedTuple):
@@ -92,25 +110,25 @@ class Task(NamedTuple):
 
 def parse_header(content: bytes) -> Header:
     """Return the header. Raise UnparsableError if a reading is incomplete or has another layout."""
-    return parse_frame(content, MAGIC, LAYOUT, RECORD.size)
+    return parse_frame(content, TASKS_MAGIC, TASKS_LAYOUT, TASK_RECORD.size)
 
 
 def raw_records(content: bytes) -> list[bytes]:
     """Split a checked reading into raw records, for comparison with the last reading's."""
-    size = RECORD.size
+    size = TASK_RECORD.size
     return [content[at : at + size] for at in range(HEADER.size, end_of(content, size), size)]
 
 
 def parse_record(raw: bytes) -> Task:
-    """Parse one record of RECORD.size bytes."""
-    return Task._make(RECORD.unpack(raw))
+    """Parse one record of TASK_RECORD.size bytes."""
+    return Task._make(TASK_RECORD.unpack(raw))
 
 
 def parse_tasks(content: bytes) -> Iterator[Task]:
     """Parse a reading. Raise UnparsableError immediately if it has another layout."""
     parse_header(content)
-    end = end_of(content, RECORD.size)
-    return map(Task._make, RECORD.iter_unpack(memoryview(content)[HEADER.size : end]))
+    end = end_of(content, TASK_RECORD.size)
+    return map(Task._make, TASK_RECORD.iter_unpack(memoryview(content)[HEADER.size : end]))
 
 
 def command(task: Task) -> bytes:
@@ -152,3 +170,82 @@ def ticks(task: Task, clock_ticks: int) -> tuple[int, int]:
     utime, stime = cpu_times(task)
     own = utime // tick + stime // tick
     return own, own + task.cutime // tick + task.cstime // tick
+
+
+RawEntry = tuple[bytes, int, int, int, int]
+"""The bytes of a key, and sums over its processes: their number, ns on a CPU, and the creation and
+last change of the entry in ns since boot."""
+
+
+class EndedKey(NamedTuple):
+    """Owner of the processes at their exit.
+
+    cgroup, cpuacct: as in `Task`; cgroup: the job's if its number was not known. job:
+    Slurm's job id. For a process in a job cgroup, cpuacct and pgid are 0. pgid: also 0 if unknown,
+    and for a process with less than 100 ms CPU time whose group leader did not exist at the last
+    reading. euid: effective user. is_slurms_own: slurmstepd or its placeholder in the step extern;
+    then cgroup, cpuacct and job are 0. command: comm.
+    """
+
+    cgroup: int
+    cpuacct: int
+    job: int
+    pgid: int
+    euid: int
+    is_slurms_own: int
+    command: bytes
+
+
+class Total(NamedTuple):
+    """Sums over all processes that ended since the programs were loaded, without their children.
+
+    runtime: ns on a CPU. *_bytes, rchar, wchar: bytes. max_pages: the maximum over the processes.
+    entries, refused: number of created entries, and of entries that could not be created.
+    processes: at the start of the reading; entries may include later processes.
+    """
+
+    processes: int
+    runtime: int
+    rchar: int
+    wchar: int
+    read_bytes: int
+    write_bytes: int
+    cancelled_write_bytes: int
+    max_pages: int
+    entries: int
+    refused: int
+
+
+class RawEndedReading(NamedTuple):
+    """One reading. Its entries are only parsed as far as needed to detect changes.
+
+    kept: ns after which the kernel removes an unchanged entry. unseen: number of processes counted
+    with their values at exit, because their release was not observed.
+    """
+
+    header: Header
+    entries: Iterator[RawEntry]
+    total: Total
+    kept: int
+    unseen: int
+
+
+def parse_raw(content: bytes) -> RawEndedReading:
+    """Parse a reading. Raise UnparsableError if it is incomplete or has another layout."""
+    header = parse_frame(content, ENDED_MAGIC, ENDED_LAYOUT, ENDED_RECORD.size)
+    end = end_of(content, ENDED_RECORD.size)
+    last = end - ENDED_RECORD.size
+    if last < HEADER.size:
+        raise UnparsableError("there is no total")
+    key, *total = _TOTAL.unpack_from(content, last)
+    if any(key):
+        raise UnparsableError("there is no total")
+    entries: Iterator[RawEntry] = _COUNTERS.iter_unpack(memoryview(content)[HEADER.size : last])
+    unseen = Header._make(HEADER.unpack_from(content, end)).features
+    return RawEndedReading(header, entries, Total._make(total), header.features, unseen)
+
+
+def parse_key(raw: bytes) -> EndedKey:
+    """Parse the key of a RawEntry."""
+    fields = _KEY.unpack(raw)
+    return EndedKey._make((*fields[:6], fields[6].partition(b"\0")[0]))

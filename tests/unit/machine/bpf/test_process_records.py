@@ -9,19 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.bpf import ended_records, task_records
-from ccagent.machine.bpf.ended_records import EndedKey, Total, parse_key, parse_raw
 from ccagent.machine.bpf.libbpf import essence
 from ccagent.machine.bpf.pinned_file import HEADER
-from ccagent.machine.bpf.task_records import (
+from ccagent.machine.bpf.process_records import (
+    ENDED_LAYOUT,
+    ENDED_MAGIC,
+    ENDED_RECORD,
     KERNEL_THREAD,
-    RECORD,
+    TASK_RECORD,
+    TASKS_LAYOUT,
+    TASKS_MAGIC,
     WORKER,
     WORKING,
+    EndedKey,
     Task,
+    Total,
     command,
     cpu_times,
     parse_header,
+    parse_key,
+    parse_raw,
     parse_record,
     parse_tasks,
     raw_records,
@@ -47,10 +54,10 @@ KEYS = st.builds(EndedKey, U64.filter(bool), U64, U32, U32, U32, U32, NAMES) | s
     EndedKey, st.just(0), st.just(0), U32.filter(bool), st.just(0), U32, st.just(0), NAMES
 )
 SUMS = st.builds(Ended._make, st.tuples(*[U64] * 10))
-NOBODY = bytes(ended_records.RECORD.size - 80)
+NOBODY = bytes(ENDED_RECORD.size - 80)
 
 
-LAYOUTS = {task_records.MAGIC: task_records.LAYOUT, ended_records.MAGIC: ended_records.LAYOUT}
+LAYOUTS = {TASKS_MAGIC: TASKS_LAYOUT, ENDED_MAGIC: ENDED_LAYOUT}
 
 
 def framed(
@@ -67,13 +74,13 @@ def framed(
 
 
 def of_tasks(tasks: list[Task]) -> bytes:
-    return framed(task_records.MAGIC, RECORD.size, [RECORD.pack(*task) for task in tasks])
+    return framed(TASKS_MAGIC, TASK_RECORD.size, [TASK_RECORD.pack(*task) for task in tasks])
 
 
 def for_ended(entries: dict[EndedKey, Ended], total: Total) -> bytes:
-    records = [ended_records.RECORD.pack(*key, *sums) for key, sums in entries.items()]
+    records = [ENDED_RECORD.pack(*key, *sums) for key, sums in entries.items()]
     records.append(NOBODY + struct.pack("<10Q", *total))
-    return framed(ended_records.MAGIC, ended_records.RECORD.size, records)
+    return framed(ENDED_MAGIC, ENDED_RECORD.size, records)
 
 
 def task(**fields: int | bytes) -> Task:
@@ -89,7 +96,7 @@ def test_tasks_come_back_as_they_were(tasks: list[Task]) -> None:
     content = of_tasks(tasks)
     assert list(parse_tasks(content)) == tasks
     assert [parse_record(raw) for raw in raw_records(content)] == tasks
-    assert parse_header(content)[1:] == (1, RECORD.size, 77, 3)
+    assert parse_header(content)[1:] == (1, TASK_RECORD.size, 77, 3)
 
 
 @given(st.dictionaries(KEYS, SUMS, max_size=5), st.builds(Total._make, st.tuples(*[U64] * 10)))
@@ -105,7 +112,7 @@ def test_ended_ones_come_back_as_they_were(entries: dict[EndedKey, Ended], total
 def test_who_began_while_the_end_was_read_is_not_looked_at(
     tasks: list[Task], late: list[Task]
 ) -> None:
-    content = of_tasks(tasks) + b"".join(RECORD.pack(*task) for task in late)
+    content = of_tasks(tasks) + b"".join(TASK_RECORD.pack(*task) for task in late)
     assert list(parse_tasks(content)) == tasks
     assert [parse_record(raw) for raw in raw_records(content)] == tasks
 
@@ -128,7 +135,7 @@ def test_a_reading_that_was_cut_off_is_refused(data: st.DataObject) -> None:
 def test_a_reading_with_a_piece_missing_is_refused(data: st.DataObject) -> None:
     content = of_tasks([task(pid=1), task(pid=2)])
     begin = data.draw(st.integers(HEADER.size, len(content) - HEADER.size - 1))
-    size = data.draw(st.integers(1, RECORD.size - 1))
+    size = data.draw(st.integers(1, TASK_RECORD.size - 1))
     with pytest.raises(UnparsableError, match="cut off"):
         parse_tasks(content[:begin] + content[begin + size :])
 
@@ -148,22 +155,22 @@ def test_a_file_of_another_kind_is_named() -> None:
 
 def test_another_layout_is_named() -> None:
     with pytest.raises(UnparsableError, match="layout 2 with records of 296 bytes instead of 1"):
-        parse_tasks(framed(task_records.MAGIC, RECORD.size, [], layout=2))
+        parse_tasks(framed(TASKS_MAGIC, TASK_RECORD.size, [], layout=2))
     with pytest.raises(UnparsableError, match="records of 100 bytes instead of 3 with 128"):
-        parse_raw(framed(ended_records.MAGIC, 100, [bytes(100)]))
+        parse_raw(framed(ENDED_MAGIC, 100, [bytes(100)]))
 
 
 def test_a_reading_without_its_end_is_refused() -> None:
-    records = [RECORD.pack(*task(pid=1))]
+    records = [TASK_RECORD.pack(*task(pid=1))]
     for end in (b"cctasks\n", bytes(8)):
         with pytest.raises(UnparsableError, match="cut off"):
-            parse_tasks(framed(task_records.MAGIC, RECORD.size, records, end=end))
+            parse_tasks(framed(TASKS_MAGIC, TASK_RECORD.size, records, end=end))
 
 
 def test_sums_without_their_total_are_refused() -> None:
-    entry = ended_records.RECORD.pack(*EndedKey(1, 1, 0, 5, 0, 0, b"sh"), *range(10))
+    entry = ENDED_RECORD.pack(*EndedKey(1, 1, 0, 5, 0, 0, b"sh"), *range(10))
     for records in ([], [entry]):
-        content = framed(ended_records.MAGIC, ended_records.RECORD.size, records)
+        content = framed(ENDED_MAGIC, ENDED_RECORD.size, records)
         with pytest.raises(UnparsableError, match="no total"):
             parse_raw(content)
 
