@@ -20,7 +20,7 @@ from ccagent.net.mqtt_broker import MqttOptions
 from ccagent.service.lock import lock_directory
 from ccagent.service.notify import Notifier
 from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
-from ccagent.transports.mqtt.settings import fill_topic
+from ccagent.transports.mqtt import fill_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from ccagent.net.signatures import missing_library
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.transports.mqtt.settings import MqttSettings
+    from ccagent.transports.mqtt import MqttSettings
 
 STATE_DIRECTORY = "/var/lib/ccagent-migfra"
 

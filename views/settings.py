@@ -19,7 +19,7 @@ from ccagent.views.amounts import GB
 from ccagent.views.job.figures import NodeHardware
 
 if TYPE_CHECKING:
-    from ccagent.transports.http.settings import HttpSettings
+    from ccagent.transports.http import HttpSettings
 
 _LARGEST = 1 << 20
 
@@ -56,7 +56,7 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
 
     def http(self) -> HttpSettings:
         """Return the settings of a connection to the store."""
-        from ccagent.transports.http.settings import HttpSettings
+        from ccagent.transports.http import HttpSettings
 
         return HttpSettings(
             url=self.store,
@@ -109,7 +109,7 @@ def _read_table(path: str) -> dict[str, Any]:
 
 def check_views(table: dict[str, Any], place: str) -> ViewSettings:
     """Raise ConfigurationError with all problems of the settings."""
-    from ccagent.transports.http.settings import check_settings
+    from ccagent.transports.http import check_settings
     from ccagent.views.job.rules import RULE_NAMES
 
     settings = convert(table, ViewSettings, "", place=place)

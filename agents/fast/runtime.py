@@ -19,7 +19,7 @@ from ccagent.errors import CcagentError, LockedError
 from ccagent.log import logger
 from ccagent.net.mqtt_broker import LastWill, MqttOptions
 from ccagent.service.lock import lock_directory
-from ccagent.transports.mqtt.settings import fill_topic
+from ccagent.transports.mqtt import fill_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -183,7 +183,7 @@ def test_the_defaults_import_settings_without_what_reads_the_machine() -> None:
         "ccagent.agents.jobio.usage",
         "ccagent.agents.lustre.jobstats.observation",
         "ccagent.agents.slurm.jobs.round",
-        "ccagent.transports.http.server",
+        "ccagent.transports.http_server",
     }
 
 

@@ -15,15 +15,21 @@ from msgspec import Meta
 from ccagent import PRODUCER
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.net.nats_login import check_client
-from ccagent.transports.base import NetworkSinkSettings, ProbeResult, Transport
-from ccagent.transports.templates import PLACEHOLDERS, check_template, fill_template
+from ccagent.transports.base import (
+    PLACEHOLDERS,
+    NetworkSinkSettings,
+    ProbeResult,
+    Transport,
+    check_template,
+    fill_template,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.net.urls import Server
     from ccagent.records.message import Message
-    from ccagent.transports.nats.connection import NatsConnection
+    from ccagent.transports.nats_connection import NatsConnection
 
 _DEFAULT = "{prefix}.{cluster}.{kind}"
 _TOKEN = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+", re.ASCII)
@@ -151,7 +157,7 @@ class NatsTransport(Transport):
 
         Return the number of the next message.
         """
-        from ccagent.transports.nats.connection import Outgoing
+        from ccagent.transports.nats_connection import Outgoing
 
         size, end = len(messages[begin].body), begin + 1
         while end < len(messages) and size + len(messages[end].body) <= _WINDOW:
@@ -187,7 +193,7 @@ class NatsTransport(Transport):
             return self._connection
         self.close()
         from ccagent.net.nats_thread import connect_to_any
-        from ccagent.transports.nats.connection import NatsConnection
+        from ccagent.transports.nats_connection import NatsConnection
 
         settings = self._settings
         self._connection = connect_to_any(

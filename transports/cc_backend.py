@@ -22,8 +22,7 @@ import msgspec
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.records.line_protocol.decoding import LineError
-from ccagent.transports.http.settings import with_scheme
-from ccagent.transports.http.transport import HttpTransport
+from ccagent.transports.http import HttpTransport, with_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from ccagent.net.http_client import HttpAnswer
     from ccagent.records.message import Message
     from ccagent.transports.base import ProbeResult
-    from ccagent.transports.http.server import HttpRequest
-    from ccagent.transports.http.settings import HttpSettings
+    from ccagent.transports.http import HttpSettings
+    from ccagent.transports.http_server import HttpRequest
 
 _SCHEMES = {"ccbackend": "http", "ccbackends": "https"}
 _JOBS = "/api/jobs/"
