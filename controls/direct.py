@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ccagent.controls.settings import ControlSetup
     from ccagent.machine.node import Node
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
 
 
 def answer_directly(setup: ControlSetup, node: Node, lines: Sequence[Line]) -> list[Line]:

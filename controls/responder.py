@@ -22,7 +22,7 @@ from ccagent.controls.policy import Policy, RateLimit, RequestSender, SenderLimi
 from ccagent.controls.topology import read_topology
 from ccagent.errors import CcagentError, ControlError, NotPermittedError
 from ccagent.log import logger
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:

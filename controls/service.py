@@ -33,7 +33,7 @@ from ccagent.errors import (
 )
 from ccagent.log import logger, printable, say
 from ccagent.machine.node import Node, read_host_name
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from ccagent.senders import SenderTable
 from ccagent.service.lock import lock_directory
 from ccagent.service.notify import Notifier

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.records.line_protocol.decoding import LineError
+from ccagent.records.line_protocol import LineError
 from ccagent.transports.http import HttpTransport, with_scheme
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _decode_run(payload: bytes) -> _Run | None:
 
 def _parse_calls(message: Message, delivered: int) -> Iterator[tuple[str, bytes]]:
     """Return path and argument of each event. Raise RejectedError for any other line."""
-    from ccagent.records.line_protocol.decoding import decode_lines
+    from ccagent.records.line_protocol import decode_lines
 
     try:
         for line in decode_lines(message.body.decode()):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger, printable
-from ccagent.records.line_protocol.encoding import encode_number, encode_tags
+from ccagent.records.points import encode_number, encode_tags
 from ccagent.service.lock import Lock
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_slices

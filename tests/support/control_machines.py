@@ -14,7 +14,7 @@ from ccagent.controls.policy import Policy, RequestSender
 from ccagent.controls.responder import Method, Responder
 from ccagent.controls.settings import ControlsSettings, check_controls
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from tests.support.tree import StillClock
 
 if TYPE_CHECKING:

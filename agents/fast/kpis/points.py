@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ccagent.agents.fast.messages import structures as fast
 from ccagent.agents.fast.messages.kpi_names import KPIS
 from ccagent.log import logger
-from ccagent.records.line_protocol.encoding import Tags
-from ccagent.records.points import Point
+from ccagent.records.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

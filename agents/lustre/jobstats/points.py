@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.agents.lustre.jobstats.series import KeptTotal, OperationCounters
-from ccagent.records.line_protocol.encoding import NAME
-from ccagent.records.points import Point
+from ccagent.records.points import NAME, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -27,7 +27,7 @@ from ccagent.config.conversion import convert
 from ccagent.errors import CcagentError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.decoding import Line, decode_lines
+from ccagent.records.line_protocol import Line, decode_lines
 
 CCAGENT = [sys.executable, "-m", "ccagent"]
 MB = 10**6

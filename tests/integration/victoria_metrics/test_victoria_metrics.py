@@ -15,7 +15,7 @@ from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.errors import RetryableError
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
-from ccagent.records.line_protocol.decoding import Line, decode_lines
+from ccagent.records.line_protocol import Line, decode_lines
 from ccagent.records.points import Point
 from ccagent.transports.http import HttpSettings, HttpTransport
 from tests.support.running import Running, until

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.readers.hwmon import HwmonReader, find_sensors
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.hwmon import parse_label, parse_sensor
-from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.records.points import encode_tags
 from tests.support.tree import TreeNode
 
 # Two chips of an AM4 board in part: lm-sensors/lm-sensors, issue 144. The other files of the

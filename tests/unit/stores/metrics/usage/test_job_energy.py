@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.records.points import encode_tags
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.commit import GroupCommit
