@@ -15,11 +15,10 @@ import threading
 import time
 from typing import NamedTuple
 
-from ccagent.config.secret import secret_path, secret_text
+from ccagent.config.secret import RenewedFiles, secret_path, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.net.urls import network
-from ccagent.service.renewed_files import RenewedFiles
 
 _AT_ONCE = 5.0
 _NEW_AFTER = 1.0

@@ -6,10 +6,9 @@ import os
 import ssl
 from typing import TYPE_CHECKING, Any, cast
 
-from ccagent.config.secret import secret_path
+from ccagent.config.secret import RenewedFiles, secret_path
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
-from ccagent.service.renewed_files import RenewedFiles
 
 if TYPE_CHECKING:
     import socket

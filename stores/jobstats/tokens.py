@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Literal, NamedTuple, cast
 
-from ccagent.config.secret import secret_path, secret_text
+from ccagent.config.secret import RenewedFiles, secret_path, secret_text
 from ccagent.errors import CcagentError, ConfigurationError
-from ccagent.service.renewed_files import RenewedFiles
 from ccagent.stores.jobstats.refusals import ANY_SENDER, SenderRights
 
 TokenRole = Literal["sender", "jobs", "reader"]
