@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.config.service_setup import keep_log
+from ccagent.config.configuration import keep_log
 from ccagent.controls.audit import Audit, Entry
 from ccagent.controls.bounded_calls import BoundedCalls
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.session import FastSession
-from ccagent.config.service_setup import keep_log
+from ccagent.config.configuration import keep_log
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
 from ccagent.machine.own_memory import share_heap

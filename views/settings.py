@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, field
 
 from ccagent.config import common_keys
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.config.files import read_regular_file
+from ccagent.config.files import convert, read_regular_file
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, UnparsableError, nearest
 from ccagent.machine.hostlist import expand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.controls.audit import Audit, Entry
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes

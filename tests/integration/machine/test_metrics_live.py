@@ -23,7 +23,7 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.filesystem import LOCAL
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import CcagentError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node

@@ -17,7 +17,7 @@ from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
 from ccagent.agents.lustre.jobstats.points import JobTotals
 from ccagent.agents.lustre.jobstats.records import OPERATIONS
 from ccagent.agents.lustre.jobstats.series import Series
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.encoding import encode
 from ccagent.records.message import Format

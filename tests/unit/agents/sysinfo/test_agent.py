@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings, read_memory
 from ccagent.config.configuration import check
-from ccagent.config.conversion import convert
 from ccagent.config.defaults import defaults
+from ccagent.config.files import convert
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.clock import Clock
