@@ -16,8 +16,13 @@ from ccagent.log import printable
 from ccagent.machine.interpreter import install_command
 from ccagent.net.tls import check_network
 from ccagent.net.urls import split_servers
-from ccagent.transports import base
-from ccagent.transports.base import ProbeResult, Transport
+from ccagent.transports.base import (
+    ProbeResult,
+    Transport,
+    check_template,
+    fill_template,
+    get_values,
+)
 from ccagent.transports.kafka_connection import (
     ABOUT_MESSAGE,
     INVALID,
@@ -38,17 +43,11 @@ _PORTS = {"kafka": 9092, "kafkas": 9093}
 _LONGEST_ERROR = 400
 
 
-def check_template(template: str) -> None:
-    """Check a template of a topic. Raise ConfigurationError if it is invalid."""
-    if template and not is_topic(base.check_template("topic", template)):
-        raise ConfigurationError("topic: letters, digits, '.', '_' and '-' only, 249 at most")
-
-
 def fill_topic(template: str, message: Message) -> str:
     """Return the topic of a message. The dot after an empty prefix is omitted."""
     if not template:
         return message.topic
-    return base.fill_template(template, base.get_values(message), ".")
+    return fill_template(template, get_values(message), ".")
 
 
 def is_topic(name: str) -> bool:
@@ -61,7 +60,8 @@ def check_settings(settings: KafkaSettings) -> list[Server]:
     servers = split_servers(settings.url, _PORTS[settings.scheme])
     if settings.user and not settings.password_file:
         raise ConfigurationError("user: needs a password-file")
-    check_template(settings.topic)
+    if settings.topic and not is_topic(check_template("topic", settings.topic)):
+        raise ConfigurationError("topic: letters, digits, '.', '_' and '-' only, 249 at most")
     check_network(
         settings,
         [server.host for server in servers],

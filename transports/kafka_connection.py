@@ -184,8 +184,22 @@ class KafkaConnection:
                 return f"{len(brokers.brokers)} brokers; the topic {topic} is {known}"
 
     def explain(self, error: KafkaError, topic: str, message: Message) -> str:
-        """Return the reason why a message was not accepted."""
-        return explain_refusal(error, topic, len(message.body), self._user)
+        """Return the reason why a topic did not accept a message."""
+        match error.name():
+            case "UNKNOWN_TOPIC_OR_PART" | "_UNKNOWN_TOPIC":
+                return f"there is no topic {topic!r}, and the broker creates none"
+            case "TOPIC_AUTHORIZATION_FAILED":
+                who = f"user {self._user!r}" if self._user else "a client without a login"
+                return f"{who} may not write to the topic {topic!r}"
+            case "MSG_SIZE_TOO_LARGE" | "RECORD_LIST_TOO_LARGE":
+                return (
+                    f"a message of {len(message.body)} bytes is more than the topic {topic!r} "
+                    "takes: raise its max.message.bytes, or set compression"
+                )
+            case "INVALID_TIMESTAMP":
+                return f"the topic {topic!r} refuses the time of the message: check the clocks"
+            case name:
+                return f"topic {topic!r}: {shorten_text(error.str())} ({name})"
 
     def close(self) -> None:
         """Destroy the producer with its remaining messages."""
@@ -238,7 +252,7 @@ class KafkaConnection:
 
     def _hide_secret(self, text: str) -> str:
         """Return a text of the library, unless it may contain the login."""
-        if is_of_library(text) or not repeats_secret(text, [self._secret], self._own):
+        if _LIBRARY.fullmatch(text) or not repeats_secret(text, [self._secret], self._own):
             return text
         return WITHHELD
 
@@ -330,30 +344,6 @@ def _destroy(held: list[Producer]) -> None:
     with contextlib.suppress(KafkaException):
         producer.purge()
         producer.flush(_TICK)
-
-
-def is_of_library(text: str) -> bool:
-    """Return whether a text contains no text of a broker."""
-    return _LIBRARY.fullmatch(text) is not None
-
-
-def explain_refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
-    """Return the reason why a topic did not accept a message of `size` bytes."""
-    match error.name():
-        case "UNKNOWN_TOPIC_OR_PART" | "_UNKNOWN_TOPIC":
-            return f"there is no topic {topic!r}, and the broker creates none"
-        case "TOPIC_AUTHORIZATION_FAILED":
-            who = f"user {user!r}" if user else "a client without a login"
-            return f"{who} may not write to the topic {topic!r}"
-        case "MSG_SIZE_TOO_LARGE" | "RECORD_LIST_TOO_LARGE":
-            return (
-                f"a message of {size} bytes is more than the topic {topic!r} takes: "
-                "raise its max.message.bytes, or set compression"
-            )
-        case "INVALID_TIMESTAMP":
-            return f"the topic {topic!r} refuses the time of the message: check the clocks"
-        case name:
-            return f"topic {topic!r}: {shorten_text(error.str())} ({name})"
 
 
 def explain_end(name: str, text: str) -> str:

@@ -40,17 +40,6 @@ _WINDOW = 1024 * 1024
 _REMEMBERED = 10_000
 
 
-def check_subject(template: str) -> None:
-    """Check a template of a subject. Raise ConfigurationError if it is invalid."""
-    if not template:
-        return
-    example = check_template("subject", template)
-    if template == "{prefix}":
-        raise ConfigurationError("subject: {prefix} alone may be empty")
-    if not all(map(_TOKEN.fullmatch, example.split("."))):
-        raise ConfigurationError("subject: tokens with dots between them, no spaces, no wildcards")
-
-
 def fill_subject(message: Message, template: str) -> str:
     """Return the subject of a message. Dots in names separate tokens. Empty tokens are omitted."""
     return _make_subject(
@@ -93,7 +82,14 @@ class NatsSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 def check_settings(settings: NatsSettings) -> list[Server]:
     """Check the keys and return the servers. Raise ConfigurationError."""
-    check_subject(settings.subject)
+    if settings.subject:
+        example = check_template("subject", settings.subject)
+        if settings.subject == "{prefix}":
+            raise ConfigurationError("subject: {prefix} alone may be empty")
+        if not all(map(_TOKEN.fullmatch, example.split("."))):
+            raise ConfigurationError(
+                "subject: tokens with dots between them, no spaces, no wildcards"
+            )
     return check_client(settings)
 
 
