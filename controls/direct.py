@@ -12,7 +12,7 @@ from ccagent.controls.journal import Journal
 from ccagent.controls.policy import RESTORE, Policy, RequestSender
 from ccagent.controls.responder import Responder
 from ccagent.errors import ControlError
-from ccagent.service.private_files import Lock
+from ccagent.service.instance import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

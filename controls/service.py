@@ -35,9 +35,8 @@ from ccagent.log import logger, printable, say
 from ccagent.machine.node import Node, read_host_name
 from ccagent.records.line_protocol import Line
 from ccagent.senders import SenderTable
-from ccagent.service.private_files import lock_directory
+from ccagent.service.instance import Notifier, lock_directory
 from ccagent.service.signals import ignore_signals, release_blocked
-from ccagent.service.status import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable

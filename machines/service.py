@@ -17,9 +17,8 @@ from ccagent.machines.framework import Framework
 from ccagent.machines.policy import MachinePolicy
 from ccagent.machines.settings import load_setup
 from ccagent.net.mqtt_broker import MqttOptions
-from ccagent.service.private_files import lock_directory
+from ccagent.service.instance import Notifier, lock_directory
 from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
-from ccagent.service.status import Notifier
 from ccagent.transports.mqtt import fill_topic
 
 if TYPE_CHECKING:

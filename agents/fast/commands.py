@@ -236,7 +236,7 @@ def read_details(socket: str) -> dict[str, Any]:
 
     Raise CcagentError if missing.
     """
-    from ccagent.service.status import read_status
+    from ccagent.service.status_socket import read_status
 
     if not socket:
         raise ConfigurationError("status-socket: none is set")

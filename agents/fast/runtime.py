@@ -18,7 +18,7 @@ from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.errors import CcagentError, LockedError
 from ccagent.log import logger
 from ccagent.net.mqtt_broker import LastWill, MqttOptions
-from ccagent.service.private_files import lock_directory
+from ccagent.service.instance import lock_directory
 from ccagent.transports.mqtt import fill_topic
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.kpi_reading import KpiRound
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
-    from ccagent.service.private_files import Lock
+    from ccagent.service.instance import Lock
 
 _PAUSE_AFTER_FAILURE = 5.0
 _LOCK = "fast.lock"

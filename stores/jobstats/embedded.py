@@ -19,8 +19,8 @@ from urllib.parse import quote
 from ccagent.errors import ConfigurationError, NotPermittedError
 from ccagent.log import logger, printable
 from ccagent.machine.interpreter import install_command
+from ccagent.service.instance import Lock
 from ccagent.service.private_directories import check_directory, make_directory
-from ccagent.service.private_files import Lock
 from ccagent.stores.jobstats.postgres_programs import PostgresPrograms, choose_user, find_programs
 
 _DATABASE = "jobstats"

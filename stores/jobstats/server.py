@@ -21,7 +21,7 @@ from ccagent.net.serving import (
     silence_uvicorn,
 )
 from ccagent.net.urls import describe_address, is_loopback
-from ccagent.service.status import Notifier
+from ccagent.service.instance import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.database import DatabaseAwayError

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger, printable
 from ccagent.records.points import encode_number, encode_tags
-from ccagent.service.private_files import Lock, open_private
+from ccagent.service.instance import Lock
+from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_slices
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.settings import log_directory

@@ -13,7 +13,7 @@ from ccagent.config.duration import parse_size
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
 from ccagent.net.urls import describe_address
-from ccagent.service.status import Notifier
+from ccagent.service.instance import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.metrics.checking import make_tls_context

@@ -13,8 +13,8 @@ import numpy as np
 from ccagent.config.duration import parse_size
 from ccagent.log import logger
 from ccagent.registry import store_with_pages_class
+from ccagent.service.instance import Lock
 from ccagent.service.private_directories import make_directory
-from ccagent.service.private_files import Lock
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.archiving import ArchiveQueries
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints

@@ -81,7 +81,7 @@ def ask_daemon(job: int, socket: str) -> tuple[KeptJob | None, KeptEnergy | None
     """
     if not os.path.exists(socket):
         return None, None
-    from ccagent.service.status import read_status
+    from ccagent.service.status_socket import read_status
 
     try:
         details = read_status(socket).details

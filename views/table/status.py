@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ccagent.counters import AgentCounters, SinkCounters
     from ccagent.queue.commands import BacklogRow
-    from ccagent.service.status import Status
+    from ccagent.service.status_socket import Status
 
 R = TypeVar("R")
 

@@ -239,7 +239,7 @@ def status(as_json: bool, wait: Duration, common: Common) -> None:
 
     Exit status 1 if none runs.
     """
-    from ccagent.service.status import await_status
+    from ccagent.service.status_socket import await_status
 
     configuration = load(common)
     place = configuration.settings.status_socket

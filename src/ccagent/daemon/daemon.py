@@ -17,9 +17,9 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import read_host_name
 from ccagent.machine.own_memory import read_resident, share_heap
-from ccagent.service.private_files import Lock, lock_directory
+from ccagent.service.instance import Lock, Notifier, lock_directory
 from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
-from ccagent.service.status import Notifier, Status, StatusSocket
+from ccagent.service.status_socket import Status, StatusSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

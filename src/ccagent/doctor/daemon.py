@@ -15,7 +15,7 @@ from ccagent.config.warnings import unsafe_places
 from ccagent.doctor.finding import Finding, Site
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.machine.program import ProgramUser, run
-from ccagent.service.status import read_status
+from ccagent.service.status_socket import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ccagent.errors import NotPermittedError, UnparsableError
-from ccagent.service.status import read_status
+from ccagent.service.status_socket import read_status
 from tests.support.running import CCAGENT, Running, until
 from tests.support.schema import validate
 

@@ -22,7 +22,7 @@ from ccagent.controls.overrides import (
     write_overrides,
 )
 from ccagent.errors import CcagentError
-from ccagent.service.private_files import Lock
+from ccagent.service.instance import Lock
 from tests.support.control_machines import MachineNode, Site, allow
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Files in directories that others may write to: what is followed, refused, created and locked."""
+"""Files in directories that others may write to: what is followed, refused and created."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.errors import NotPermittedError
 from ccagent.service.private_directories import check_directory, make_directory, open_directory
-from ccagent.service.private_files import lock_directory, open_private, open_trusted, replace_file
+from ccagent.service.private_files import open_private, open_trusted, replace_file
 from tests.support.hostile_user import KINDS, NOBODY, HostileDirectory, hostile_directory
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -206,11 +206,3 @@ def test_who_may_write_a_directory(theirs: HostileDirectory) -> None:
     assert check_directory(str(inner)) == f"{inner}: group 1234 can create files in it: chmod g-w"
     theirs.plant("link", "directory link")
     assert "link of user 65534" in check_directory(str(theirs.path / "link"))
-
-
-def test_a_directory_that_cant_be_made_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    directory = str(tmp_path / "file/state")
-    with pytest.raises(ConfigurationError) as raised:
-        lock_directory(directory, "lock", "controls.state-directory")
-    assert str(raised.value) == f"controls.state-directory: {directory}: Not a directory"

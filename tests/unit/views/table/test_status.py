@@ -7,7 +7,7 @@ from msgspec import structs
 
 from ccagent.counters import AgentCounters, SinkCounters
 from ccagent.queue.commands import BacklogRow
-from ccagent.service.status import Status
+from ccagent.service.status_socket import Status
 from ccagent.views.table.status import format_queues, format_status
 from ccagent.views.terminal import Style
 

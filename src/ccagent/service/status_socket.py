@@ -1,9 +1,4 @@
-"""The status of a service: for `ccagent status` by a Unix socket, and for systemd.
-
-The notifications to the service manager have the protocol of sd_notify. Source: sd_notify(3),
-sd_watchdog_enabled(3). A message is one datagram of lines `KEY=value` to the Unix socket in
-$NOTIFY_SOCKET. A name with @ at the start is in the abstract namespace.
-"""
+"""The Unix socket of a running daemon for `ccagent status`, and the status that it sends."""
 
 from __future__ import annotations
 
@@ -19,19 +14,11 @@ import msgspec
 
 from ccagent.counters import AgentCounters, SinkCounters
 from ccagent.errors import NotHereError, NotPermittedError, UnparsableError
-from ccagent.log import logger, printable
+from ccagent.log import logger
 from ccagent.service.private_directories import check_directory, list_trusted_users, open_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
-
-_PATIENCE = 2.0
-_LARGEST = 1024 * 1024
-_MODE = 0o660
-_PAUSE = 0.05
-
-_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-_LONGEST_STATUS = 500
+    from collections.abc import Callable
 
 
 class Status(msgspec.Struct, rename="kebab", kw_only=True):
@@ -75,6 +62,12 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
                 f"{sink.rejected} rejected, {sink.dropped} dropped, {sink.restarts} restarts"
             )
         return "; ".join(parts)
+
+
+_PATIENCE = 2.0
+_LARGEST = 1024 * 1024
+_MODE = 0o660
+_PAUSE = 0.05
 
 
 class StatusSocket:
@@ -273,57 +266,3 @@ def _identity(path: str) -> tuple[int, int]:
     """Return the identity of a file: device and inode."""
     status = os.lstat(path)
     return status.st_dev, status.st_ino
-
-
-class Notifier:
-    """Sends the daemon's state. Without $NOTIFY_SOCKET every method does nothing.
-
-    The variables are removed from `environment`, because child processes must not notify. No method
-    raises an exception or waits: a manager that does not listen must not stop the daemon.
-    """
-
-    def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
-        environment = os.environ if environment is None else environment
-        address, period, process = (environment.pop(name, "") for name in _VARIABLES)
-        self._socket: socket.socket | None = None
-        self._address = "\0" + address[1:] if address.startswith("@") else address
-        self.watchdog: float | None = None
-        """Seconds within which the manager expects a call of `alive`; None without a watchdog."""
-        if not address.startswith(("/", "@")):
-            if address:
-                logger.warning("$NOTIFY_SOCKET: %s: neither a path nor abstract", address)
-            return
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        is_ours = not process or process == str(os.getpid())
-        if is_ours and period.isascii() and period.isdigit() and int(period):
-            self.watchdog = int(period) / 1e6
-
-    def ready(self, status: str) -> None:
-        """Send that the start, or a reload, is finished."""
-        # Without line breaks: each line is a variable.
-        self._send(f"READY=1\nSTATUS={printable(status)[:_LONGEST_STATUS]}")
-
-    def reloading(self) -> None:
-        """Send that a reload has started; `ready` reports its end."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-
-    def stopping(self) -> None:
-        """Send that the daemon is about to end."""
-        self._send("STOPPING=1")
-
-    def alive(self) -> None:
-        """Send that the scheduling loop is alive, if the service has a watchdog."""
-        if self.watchdog is not None:
-            self._send("WATCHDOG=1")
-
-    def close(self) -> None:
-        """Close the socket. Later calls of all methods do nothing."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _send(self, text: str) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.sendto(text.encode("utf-8", "surrogateescape"), self._address)
