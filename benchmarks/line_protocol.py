@@ -8,7 +8,7 @@ check or escape, and has constant tags.
 
 * Messages: points with shared tags, as agents emit them, up to the bytes of whole messages: with
   existing points, including their creation, and with tags that never repeat.
-* Decoder: ccagent.records.line_protocol.decoding, a line at a time.
+* Decoder: ccagent.records.line_protocol, a line at a time.
 
 CPU is user and system time, the median of the runs.
 """
@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING
 
 from ccagent.machine.node import Node
 from ccagent.records import encoding
-from ccagent.records.line_protocol.decoding import decode_lines
-from ccagent.records.line_protocol.encoding import Tags
-from ccagent.records.points import Point
+from ccagent.records.line_protocol import decode_lines
+from ccagent.records.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

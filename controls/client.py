@@ -20,7 +20,7 @@ from ccagent.controls.control import NO_DEVICE, NODE_DEVICE, Hwthread, ListedCon
 from ccagent.controls.messages import encode_line, read_lines
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,8 +10,8 @@ import msgspec
 from ccagent.controls.policy import RequestSender
 from ccagent.errors import EncodingError
 from ccagent.log import logger
-from ccagent.records.line_protocol.decoding import Line, LineError, decode_lines
-from ccagent.records.line_protocol.encoding import encode_string, encode_tags, shorten
+from ccagent.records.line_protocol import Line, LineError, decode_lines
+from ccagent.records.points import encode_string, encode_tags, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

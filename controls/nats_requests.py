@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ccagent.net.nats_login import NatsOptions
     from ccagent.net.signatures import SignatureCheck
     from ccagent.net.urls import Server
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
 
 _CONNECT_WITHIN = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0

@@ -32,9 +32,9 @@ from ccagent.controls.policy import Policy, RateLimit, RequestSender, SenderLimi
 from ccagent.controls.settings import standard_classes
 from ccagent.errors import CcagentError, ControlError, NotPermittedError
 from ccagent.log import logger
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from ccagent.senders import SenderTable
-from ccagent.service.lock import Lock
+from ccagent.service.instance import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

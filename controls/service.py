@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.config.service_setup import keep_log
+from ccagent.config.configuration import keep_log
 from ccagent.controls.changes import Changes, find_jobs
 from ccagent.controls.control import Catalogue, find_features
 from ccagent.controls.journal import Audit, Change, Entry, Journal
@@ -37,10 +37,9 @@ from ccagent.errors import (
 )
 from ccagent.log import logger, printable, say
 from ccagent.machine.node import Node, read_host_name
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from ccagent.senders import SenderTable
-from ccagent.service.lock import lock_directory
-from ccagent.service.notify import Notifier
+from ccagent.service.instance import Notifier, lock_directory
 from ccagent.service.signals import ignore_signals, release_blocked
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from ccagent.config import common_keys
+from ccagent.config.configuration import ServiceSetup, load_service
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.files import DEFAULT_PATH
-from ccagent.config.service_setup import ServiceSetup, load_service
 from ccagent.config.settings import Settings
 from ccagent.controls.control import DEVICE_TYPES
 from ccagent.errors import ConfigurationError

@@ -17,11 +17,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ccagent.config.secret import secret_path, secret_text
+from ccagent.config.secret import RenewedFiles, secret_path, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.net.urls import network
-from ccagent.service.renewed_files import RenewedFiles
 
 if TYPE_CHECKING:
     import socket

@@ -79,7 +79,7 @@ def targets(
         read_store_nodes,
         write_targets,
     )
-    from ccagent.transports.http.settings import HttpSettings
+    from ccagent.transports.http import HttpSettings
 
     configuration = load_configuration(common.options)
     cluster = configuration.settings.cluster

@@ -19,13 +19,13 @@ from ccagent.net.error_texts import explain_network_error
 from ccagent.net.http_client import HttpConnection
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import server_of_url
-from ccagent.transports.http.settings import check_settings
+from ccagent.transports.http import check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.machine.node import Node
-    from ccagent.transports.http.settings import HttpSettings
+    from ccagent.transports.http import HttpSettings
 
 _SECONDS, _LARGEST = 30.0, 64 << 20
 _AGE = 3600

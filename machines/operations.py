@@ -1,8 +1,13 @@
-"""The work of a task on one machine of this node: start, stop, suspend, resume, repin."""
+"""The work of a task on one machine of this node: start, stop, suspend, resume, repin.
+
+A machine is started by its definition, or by one from the site's templates: a message fills in
+names and sizes only.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from operator import methodcaller
@@ -11,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ccagent.agents.fast.messages.structures import MachineOutcome
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.jobs import parse_machine_job
 from ccagent.machine.virtual_machines import read_pid_file
-from ccagent.machines.devices import attach_devices, write_pci_id
-from ccagent.machines.hypervisor import Hypervisor, HypervisorError
+from ccagent.machines.hypervisor import Hypervisor, HypervisorError, attach_devices, write_pci_id
+from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from xml.etree import ElementTree as ET
 
     from ccagent.agents.fast.messages import structures as fast
     from ccagent.machine.node import Node
@@ -31,6 +37,10 @@ _LOOKED_EVERY = 0.1
 _PROBED_EVERY = 0.5
 _SEARCHED_FOR = 10.0
 """Seconds to ask all destinations whether a machine runs there."""
+
+_LARGEST = 1024 * 1024
+_OWN = ("name", "uuid")
+"""Elements that make a machine one of its kind."""
 
 
 class Phases:
@@ -188,8 +198,6 @@ class Operations:
         return self.run(task.name, work, measures_time=task.measures_time, needs=True)
 
     def _create(self, part: fast.MachineConfiguration, found: MachineState | None) -> None:
-        from ccagent.machines.templates import make_definition  # seldom used, and large
-
         xml = make_definition(self.settings.allow.templates, part)
         if part.is_transient:
             if found is not None:
@@ -265,3 +273,59 @@ def _has_ssh(host: str, port: int) -> bool:
             return connection.recv(4, socket.MSG_WAITALL) == b"SSH-"
     except (OSError, UnicodeError):
         return False
+
+
+def make_definition(directory: str, part: fast.MachineConfiguration) -> str:
+    """Return the definition of a machine from its template, or from a message that was checked.
+
+    Raise HypervisorError.
+    """
+    place = f"template {part.template}" if part.template else "xml"
+    try:
+        return fill_template(part.xml or _read(directory, part.template), part)
+    except (OSError, NotPermittedError, SyntaxError, ValueError) as error:  # also a ParseError
+        reason = getattr(error, "strerror", None) or str(error)
+        raise HypervisorError(f"{place}: {reason}") from error
+
+
+def _read(directory: str, name: str) -> bytes:
+    path = os.path.join(directory, f"{name}.xml")
+    with open(open_private(path, os.O_RDONLY), "rb") as file:
+        return file.read(_LARGEST)
+
+
+def fill_template(content: bytes | str, part: fast.MachineConfiguration) -> str:
+    """Return a definition with name, memory and virtual CPUs of a message.
+
+    uuid and MAC addresses are removed: libvirt makes new ones. Raise ParseError or ValueError if
+    the template is no definition of a machine.
+    """
+    from xml.etree import ElementTree as ET  # seldom used, and large
+
+    domain = ET.fromstring(content)  # noqa: S314 - a file of root, or checked
+    if domain.tag != "domain":
+        raise ValueError("not a definition of a machine")
+    for tag in _OWN:
+        for element in domain.findall(tag):
+            domain.remove(element)
+    name = ET.Element("name")
+    name.text = part.name
+    domain.insert(0, name)
+    for interface in domain.iter("interface"):
+        for address in interface.findall("mac"):
+            interface.remove(address)
+    if part.memory is not None:
+        _replace(domain, ("memory", "currentMemory"), str(part.memory), {"unit": "KiB"})
+    if part.vcpus is not None:
+        _replace(domain, ("vcpu",), str(part.vcpus), {})
+    return ET.tostring(domain, encoding="unicode")
+
+
+def _replace(domain: ET.Element, tags: tuple[str, ...], text: str, more: dict[str, str]) -> None:
+    """Replace the elements with these tags by new ones of this text."""
+    for tag in tags:
+        for old in domain.findall(tag):
+            domain.remove(old)
+        element = domain.makeelement(tag, more)
+        element.text = text
+        domain.append(element)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.fast.messages import structures as fast
 from ccagent.errors import ControlError, UnparsableError
-from ccagent.machines.devices import write_pci_id
+from ccagent.machines.hypervisor import write_pci_id
 from ccagent.net.signatures import SignatureCheck, split_signed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ccagent.agents.fast.session import AnswerQueue, FastSession
-from ccagent.config.service_setup import keep_log
+from ccagent.config.configuration import keep_log
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
 from ccagent.machine.own_memory import share_heap
@@ -16,10 +16,9 @@ from ccagent.machines.framework import Framework
 from ccagent.machines.policy import MachinePolicy
 from ccagent.machines.settings import load_setup
 from ccagent.net.mqtt_broker import MqttOptions
-from ccagent.service.lock import lock_directory
-from ccagent.service.notify import Notifier
+from ccagent.service.instance import Notifier, lock_directory
 from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
-from ccagent.transports.mqtt.settings import fill_topic
+from ccagent.transports.mqtt import fill_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from ccagent.agents.fast import settings as fast
 from ccagent.config import common_keys
+from ccagent.config.configuration import ServiceSetup, load_service
 from ccagent.config.duration import Duration, parse_size
-from ccagent.config.service_setup import ServiceSetup, load_service
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, KeyProblem, UnparsableError
 from ccagent.machine.procfs.system import parse_cpu_list
@@ -19,7 +19,7 @@ from ccagent.net.signatures import missing_library
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.transports.mqtt.settings import MqttSettings
+    from ccagent.transports.mqtt import MqttSettings
 
 STATE_DIRECTORY = "/var/lib/ccagent-migfra"
 

@@ -1,7 +1,11 @@
-"""The base class of transports, and the settings of those with a network."""
+"""The base class of transports; settings of those with a network, and templates of their topics.
+
+A template of a topic, a subject or a URL is text with placeholders such as `{cluster}`.
+"""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
@@ -10,17 +14,23 @@ from msgspec import Meta
 from ccagent.config import common_keys
 from ccagent.config.common_keys import SinkSettings
 from ccagent.config.duration import Duration
+from ccagent.errors import ConfigurationError
 from ccagent.registry import load_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ccagent.records.message import Message
 
 __all__ = [
-    "NetworkSinkSettings", "ProbeResult", "SinkSettings", "Transport", "build_transport",
-    "transport_class",
+    "PLACEHOLDERS", "NetworkSinkSettings", "ProbeResult", "SinkSettings", "Transport",
+    "build_transport", "check_template", "fill_template", "get_values", "transport_class",
 ]  # fmt: skip
+
+PLACEHOLDERS = ("prefix", "cluster", "node", "kind")
+"""The values of a message that a template may contain."""
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class ProbeResult(NamedTuple):
@@ -98,3 +108,32 @@ class NetworkSinkSettings(SinkSettings, frozen=True, kw_only=True):
     time_limit: Annotated[
         Duration, Meta(description="maximum time for a connection, and for each answer")
     ] = Duration("10s")
+
+
+def check_template(key: str, template: str, known: tuple[str, ...] = PLACEHOLDERS) -> str:
+    """Return a template with `x` in place of its placeholders.
+
+    Raise ConfigurationError with the configuration key if the template has other braces.
+    """
+    rest = re.sub(r"\{(?:" + "|".join(known) + r")\}", "x", template)
+    if "{" in rest or "}" in rest:
+        names = ", ".join(f"{{{name}}}" for name in known)
+        raise ConfigurationError(f"{key}: the placeholders are {names}; no other braces")
+    return rest
+
+
+def get_values(message: Message) -> dict[str, str]:
+    """Return the values of a message by placeholder."""
+    return {
+        "prefix": message.prefix,
+        "cluster": message.cluster,
+        "node": message.node,
+        "kind": message.kind,
+    }
+
+
+def fill_template(template: str, values: Mapping[str, str], separator: str = "") -> str:
+    """Return a template with values. The separator after an empty prefix is removed."""
+    if separator and not values["prefix"]:
+        template = template.replace("{prefix}" + separator, "")
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, field
 
 from ccagent.config import common_keys
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.config.files import read_regular_file
+from ccagent.config.files import convert, read_regular_file
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, UnparsableError, nearest
 from ccagent.machine.hostlist import expand
@@ -19,7 +18,7 @@ from ccagent.views.amounts import GB
 from ccagent.views.job.figures import NodeHardware
 
 if TYPE_CHECKING:
-    from ccagent.transports.http.settings import HttpSettings
+    from ccagent.transports.http import HttpSettings
 
 _LARGEST = 1 << 20
 
@@ -56,7 +55,7 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
 
     def http(self) -> HttpSettings:
         """Return the settings of a connection to the store."""
-        from ccagent.transports.http.settings import HttpSettings
+        from ccagent.transports.http import HttpSettings
 
         return HttpSettings(
             url=self.store,
@@ -109,7 +108,7 @@ def _read_table(path: str) -> dict[str, Any]:
 
 def check_views(table: dict[str, Any], place: str) -> ViewSettings:
     """Raise ConfigurationError with all problems of the settings."""
-    from ccagent.transports.http.settings import check_settings
+    from ccagent.transports.http import check_settings
     from ccagent.views.job.rules import RULE_NAMES
 
     settings = convert(table, ViewSettings, "", place=place)

@@ -9,9 +9,8 @@ from ccagent.agents.energy import EnergySettings
 from ccagent.agents.energy.accounts import KEYS, JobAccount
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
-from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.message import FORMATS, Format, Record
-from ccagent.records.points import Point
+from ccagent.records.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

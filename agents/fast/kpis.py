@@ -45,8 +45,7 @@ from ccagent.log import logger
 from ccagent.machine.cgroup.files import parse_amount
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
-from ccagent.records.line_protocol.encoding import Tags
-from ccagent.records.points import Point
+from ccagent.records.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

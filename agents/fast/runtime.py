@@ -16,8 +16,8 @@ from ccagent.agents.fast.session import AnswerQueue, FastSession
 from ccagent.errors import CcagentError, LockedError
 from ccagent.log import logger
 from ccagent.net.mqtt_broker import LastWill, MqttOptions
-from ccagent.service.lock import lock_directory
-from ccagent.transports.mqtt.settings import fill_topic
+from ccagent.service.instance import lock_directory
+from ccagent.transports.mqtt import fill_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.kpis import KpiRound
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
-    from ccagent.service.lock import Lock
+    from ccagent.service.instance import Lock
 
 _PAUSE_AFTER_FAILURE = 5.0
 _LOCK = "fast.lock"

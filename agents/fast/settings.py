@@ -16,7 +16,7 @@ from ccagent.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.transports.mqtt.settings import MqttSettings
+    from ccagent.transports.mqtt import MqttSettings
 
 _LIBRARIES = {"yaml": "PyYAML", "numpy": "numpy"}
 """Libraries of the extra `fast`, by the module that they provide."""
@@ -151,7 +151,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
 
 def make_broker(settings: object, answer_limit: Duration) -> MqttSettings:
     """Return the keys of a broker in a table as settings of an MQTT sink."""
-    from ccagent.transports.mqtt.settings import MqttSettings
+    from ccagent.transports.mqtt import MqttSettings
 
     keys: dict[str, Any] = {name: getattr(settings, name) for name in _BROKER_KEYS}
     return MqttSettings(status_topic="", time_limit=answer_limit, **keys)
@@ -201,7 +201,7 @@ def check_extra(module: str, key: str) -> None:
 def find_session_problems(broker: MqttSettings, table: str) -> list[str]:
     """Return the problems of broker, topic and library for a session of a table."""
     from ccagent.net.mqtt_broker import PORTS
-    from ccagent.transports.mqtt.settings import check_settings as check_broker
+    from ccagent.transports.mqtt import check_settings as check_broker
 
     problems = Problems("")
     if broker.url.partition("://")[0] not in PORTS:

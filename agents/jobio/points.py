@@ -20,8 +20,7 @@ from ccagent.machine.cgroup.jobs import job_directories, known_directories
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import parse_cpu_list
-from ccagent.records.line_protocol.encoding import Tags
-from ccagent.records.points import Point
+from ccagent.records.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

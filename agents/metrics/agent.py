@@ -18,8 +18,7 @@ from ccagent.agents.metrics.outputs import (
 from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.log import logger
-from ccagent.records.line_protocol.encoding import Tags
-from ccagent.records.points import Point
+from ccagent.records.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.background import GRACE, PATIENCE, BackgroundCall, RepeatedCall, StopPipe
 from ccagent.machine.gpu.vendor import parse_address
-from ccagent.records.line_protocol.encoding import NAME
+from ccagent.records.points import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ccagent.agents.metrics.settings import CommandSettings, FileSettings, MetricsSettings
     from ccagent.config.duration import Duration
     from ccagent.machine.node import Node
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
 
 
 TYPES: tuple[ScopeType, ...] = get_args(ScopeType)
@@ -55,7 +55,7 @@ def parse_points(
     A line may name only this cluster and this host. Tags outside of a scope are dropped and
     reported.
     """
-    from ccagent.records.line_protocol.decoding import decode_lines
+    from ccagent.records.line_protocol import decode_lines
 
     # Bytes that are not UTF-8 become surrogates; these make a line invalid.
     text = content.decode("utf-8", "surrogateescape")

@@ -45,7 +45,7 @@ from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import EncodingError, nearest
 from ccagent.log import logger
-from ccagent.records.line_protocol.encoding import NAME, encode_tags
+from ccagent.records.points import NAME, encode_tags
 
 READERS: dict[str, type[Reader[Any]]] = {
     reader.name: reader

@@ -12,10 +12,9 @@ import zlib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from ccagent.config.secret import secret_path, secret_text
+from ccagent.config.secret import RenewedFiles, secret_path, secret_text
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import printable
-from ccagent.service.renewed_files import RenewedFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from ccagent.errors import ConfigurationError, NotPermittedError
 from ccagent.log import logger, printable
 from ccagent.machine.interpreter import install_command
-from ccagent.service.lock import Lock
+from ccagent.service.instance import Lock
 from ccagent.service.private_directories import check_directory, make_directory
 
 _DATABASE = "jobstats"

@@ -21,7 +21,7 @@ from ccagent.net.serving import (
     silence_uvicorn,
 )
 from ccagent.net.urls import describe_address, is_loopback
-from ccagent.service.notify import Notifier
+from ccagent.service.instance import Notifier
 from ccagent.stores.database import DatabaseAwayError
 from ccagent.stores.jobstats.admission import MOST_SKIPPED, TokenTable
 from ccagent.stores.jobstats.api import JobstatsApi

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, structs
 
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration, parse_size
+from ccagent.config.files import convert
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, UnparsableError
 from ccagent.machine.hostlist import expand

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg.types.json import Jsonb
 
-from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol import decode_lines
 from ccagent.stores.jobstats.admission import (
     RecordError,
     RefusedArrayError,
@@ -20,7 +20,7 @@ from ccagent.stores.jobstats.schema import kind_by_name
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from ccagent.records.line_protocol.decoding import Line, LineError
+    from ccagent.records.line_protocol import Line, LineError
     from ccagent.stores.jobstats.admission import SenderRights
 
 _NAME = re.compile(r"lustre_(?:(?:ost|mdt)_|(?=recovery_))([a-z0-9_]{1,100})")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
+from ccagent.config.files import convert
 from ccagent.config.settings import as_list, as_table
 from ccagent.errors import CcagentError, ConfigurationError, NotHereError
 from ccagent.log import printable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger, printable
-from ccagent.records.line_protocol.encoding import encode_number, encode_tags
-from ccagent.service.lock import Lock
+from ccagent.records.points import encode_number, encode_tags
+from ccagent.service.instance import Lock
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.checkpoints import read_checkpoints, write_slices
 from ccagent.stores.metrics.line_keys import level_tags

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ccagent.config.duration import parse_size
 from ccagent.log import logger
-from ccagent.service.lock import Lock
+from ccagent.service.instance import Lock
 from ccagent.service.private_directories import make_directory
 from ccagent.stores.budgets import format_label
 from ccagent.stores.metrics.api import StoreApi

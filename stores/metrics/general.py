@@ -8,7 +8,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.records.line_protocol.decoding import LineError, decode_lines
+from ccagent.records.line_protocol import LineError, decode_lines
 from ccagent.stores.metrics.known_keys import NewRun, make_piece, split_runs
 from ccagent.stores.metrics.line_keys import add_part, check_name, level_path, seconds
 from ccagent.stores.metrics.series_limits import SeriesRefusal
@@ -16,7 +16,7 @@ from ccagent.stores.metrics.series_limits import SeriesRefusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
     from ccagent.stores.metrics.groups import Path, SeriesGroup, StoredSeries
     from ccagent.stores.metrics.known_keys import KnownRun, LeftRun, ValuePiece
     from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits

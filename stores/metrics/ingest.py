@@ -22,7 +22,7 @@ from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits, Serie
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
     from ccagent.stores.metrics.general import DecodedLines
     from ccagent.stores.metrics.known_keys import LineScanner, ValuePiece
     from ccagent.stores.metrics.log_writer import LoggedRun, WriteAheadLog

@@ -34,7 +34,7 @@ from ccagent.stores.metrics.series_limits import SeriesRefusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
     from ccagent.stores.metrics.job_table import JobTable
 
 

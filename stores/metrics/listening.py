@@ -18,7 +18,7 @@ from ccagent.config.duration import parse_size
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
 from ccagent.net.urls import describe_address, network
-from ccagent.service.notify import Notifier
+from ccagent.service.instance import Notifier
 from ccagent.stores.metrics.checking import make_tls_context
 from ccagent.stores.metrics.job_table import open_job_table
 from ccagent.stores.metrics.query import QueryLimits

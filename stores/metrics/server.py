@@ -13,7 +13,7 @@ import numpy as np
 from ccagent.config.duration import parse_size
 from ccagent.log import logger
 from ccagent.registry import store_with_pages_class
-from ccagent.service.lock import Lock
+from ccagent.service.instance import Lock
 from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.checkpoints import Checkpointer, read_checkpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.controls.changes import Changes
 from ccagent.controls.control import Catalogue, ControlClass, Feature, find_features
 from ccagent.controls.journal import Audit, Entry, Journal
@@ -12,7 +12,7 @@ from ccagent.controls.policy import Policy, RequestSender
 from ccagent.controls.responder import Method, Responder
 from ccagent.controls.settings import ControlsSettings, check_controls, standard_classes
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from tests.support.tree import StillClock
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ccagent.queue.segment import DEAD, parse_segment
 
 if TYPE_CHECKING:
-    from ccagent.queue.entry import QueueEntry
     from ccagent.queue.queue import Queue
+    from ccagent.queue.segment import QueueEntry
 
 
 def read_dead_letters(queue: Queue) -> list[QueueEntry]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ccagent.agents.energy import EnergySettings
 from ccagent.agents.energy.meter import EnergyMeter
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
 

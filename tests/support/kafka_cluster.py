@@ -23,8 +23,8 @@ import confluent_kafka
 
 from ccagent.config.duration import Duration
 from ccagent.records.message import Message
-from ccagent.transports.kafka.settings import KafkaSettings
-from ccagent.transports.kafka.transport import KafkaTransport
+from ccagent.transports.kafka import KafkaTransport
+from ccagent.transports.kafka_connection import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.records.line_protocol.decoding import CATEGORIES
-from ccagent.records.line_protocol.encoding import NAME, shorten
+from ccagent.records.line_protocol import CATEGORIES
+from ccagent.records.points import NAME, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.records.line_protocol.decoding import Category, Line
+    from ccagent.records.line_protocol import Category, Line
 
 TYPES = ("node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator")
 LOG_LEVELS = ("debug", "info", "warn", "error")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
     from ccagent.records.message import LineRecord
 
 

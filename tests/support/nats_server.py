@@ -23,7 +23,7 @@ import nats
 from nats.js import JetStreamContext
 
 from ccagent.records.message import Format, Message
-from ccagent.transports.nats.transport import NatsSettings, NatsTransport
+from ccagent.transports.nats import NatsSettings, NatsTransport
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ccagent.errors import (
     RetryableError,
 )
 from ccagent.records.message import Message
-from ccagent.service.lock import Lock
+from ccagent.service.instance import Lock
 from ccagent.service.status_socket import Status, StatusSocket
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
 from tests.support.hostile_user import KINDS, NOBODY, HostileDirectory, as_nobody, hostile_directory

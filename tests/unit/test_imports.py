@@ -41,10 +41,9 @@ OURS = {
     "ccagent.config",
     "ccagent.config.common_keys",
     "ccagent.config.configuration",
-    "ccagent.config.conversion",
+    "ccagent.config.files",
     "ccagent.config.settings",
     "ccagent.config.duration",
-    "ccagent.config.files",
     "ccagent.registry",
     "ccagent.counters",
     "ccagent.daemon",
@@ -143,7 +142,7 @@ def test_a_sample_with_an_outbox_imports_no_database(tmp_path: Path) -> None:
     )
     modules = imported_by("sample", "--once", "--config", str(tmp_path / "ccagent.toml"))
     assert "ccagent.queue.segment_directory" in modules
-    assert not modules & {"sqlite3", "ccagent.queue.conversion"}
+    assert "sqlite3" not in modules
 
 
 def test_the_help_imports_no_command() -> None:
@@ -180,7 +179,7 @@ def test_the_defaults_import_settings_without_what_reads_the_machine() -> None:
         "ccagent.agents.jobio.usage",
         "ccagent.agents.lustre.jobstats.observation",
         "ccagent.agents.slurm.jobs.round",
-        "ccagent.transports.http.server",
+        "ccagent.transports.http_server",
     }
 
 

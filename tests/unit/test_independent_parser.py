@@ -21,7 +21,7 @@ from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.log import logger
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
-from ccagent.records.line_protocol.decoding import Line, decode
+from ccagent.records.line_protocol import Line, decode
 from ccagent.records.message import Format, Record
 from ccagent.records.points import Event, LogMessage, Point
 from tests.machines.metrics import MACHINES

@@ -1,4 +1,4 @@
-"""The READMEs of transports: tables of keys and of errors agree with the code."""
+"""The documents of transports: tables of keys and of errors agree with the code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from ccagent.config.keys import describe_keys
 from ccagent.transports.base import NetworkSinkSettings, SinkSettings
 from ccagent.transports.directory import DirectorySettings
-from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.kafka.settings import KafkaSettings
-from ccagent.transports.mqtt.settings import MqttSettings
-from ccagent.transports.nats.transport import NatsSettings
+from ccagent.transports.http import HttpSettings
+from ccagent.transports.kafka_connection import KafkaSettings
+from ccagent.transports.mqtt import MqttSettings
+from ccagent.transports.nats import NatsSettings
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def known_keys(*types: type[SinkSettings], without: type[SinkSettings]) -> dict[
     ],
 )
 def test_the_keys_of_a_transport_on_the_network(name: str, settings: type[SinkSettings]) -> None:
-    table = rows(TRANSPORTS / name / "README.md", "Keys")
+    table = rows(TRANSPORTS / f"{name}.md", "Keys")
     assert written_keys((keys, default) for keys, default, _ in table) == known_keys(
         settings, without=NetworkSinkSettings
     )
@@ -109,7 +109,7 @@ def test_the_errors_in_a_readme_are_those_of_the_code(name: str, heading: str) -
     known = texts(TRANSPORTS, ROOT / "src/ccagent/net", TRANSPORTS / name)
     errors = [
         error
-        for cells in rows(TRANSPORTS / name / "README.md", heading)
+        for cells in rows(TRANSPORTS / f"{name}.md", heading)
         for error in re.findall(r"`(.*?)`", cells[0])
     ]
     assert len(errors) > 8

@@ -22,8 +22,7 @@ from ccagent.agents.lustre.jobstats.entry import (
 )
 from ccagent.agents.lustre.jobstats.series import KeptTotal, OperationCounters
 from ccagent.records.envelopes import LARGEST_UINT
-from ccagent.records.line_protocol.encoding import NAME
-from ccagent.records.points import Point
+from ccagent.records.points import NAME, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

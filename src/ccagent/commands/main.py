@@ -30,7 +30,7 @@ class _Place(NamedTuple):
 
 
 _COMMANDS = {
-    "agents": _Place("commands.sinks", "List the agents."),
+    "agents": _Place("commands.config", "List the agents."),
     "config": _Place(
         "commands.config", "Check a configuration, print the defaults, import Sonar's."
     ),
@@ -51,8 +51,8 @@ _COMMANDS = {
     "migfra": _Place(
         "machines.commands", "Start, stop and migrate virtual machines for a FAST scheduler."
     ),
-    "outbox": _Place("commands.sinks", "Show the queue of each sink, and its dead letters."),
-    "sinks": _Place("commands.sinks", "List the kinds of sinks; test one."),
+    "outbox": _Place("commands.config", "Show the queue of each sink, and its dead letters."),
+    "sinks": _Place("commands.config", "List the kinds of sinks; test one."),
     "store": _Place("stores.commands", "Run a store for the data of agents."),
     "top": _Place("views.top.commands", "Show this node live: its jobs, their processes and GPUs."),
     "usage": _Place("views.usage", "Show energy, CO2 and cost of ended jobs."),

@@ -1,5 +1,6 @@
-"""The files of a configuration: the main file, `conf.d/*.toml` beside it, packages' defaults.
+"""The files of a configuration, and the conversion of their tables to settings.
 
+The files are the main file, `conf.d/*.toml` beside it, and packages' defaults.
 Files are read in the order of their names. Tables of the same name are merged. A key in two files
 is an error. The files contain no secrets, so every user may read them. A writer of a file
 determines the programs and the receivers of ccagent, so files of other users are refused.
@@ -9,15 +10,19 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ccagent.config.settings import as_table, is_table
+import msgspec
+
+from ccagent.config.settings import Settings, as_table, is_table, make_value
 from ccagent.errors import ConfigurationError, KeyProblem, NotPermittedError
+from ccagent.log import logger
 from ccagent.service.private_directories import list_trusted_users
 from ccagent.service.private_files import open_trusted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 COMMAND_LINE = "command line"
 """The place in errors if no file is read."""
@@ -35,6 +40,9 @@ DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
 """The file that every command reads without `--config` or `--no-config`."""
 
 _LARGEST = 4 * 1024 * 1024
+
+T = TypeVar("T", bound=Settings)
+R = TypeVar("R")
 
 
 class Files:
@@ -266,3 +274,47 @@ def _key_and_tables(key: str) -> Iterator[str]:
     while key:
         yield key
         key = key[: key.rindex("[")] if key.endswith("]") else key.rpartition(".")[0]
+
+
+def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
+    """Return an instance of `settings` from a table.
+
+    place: the user's name of the source (a file's path). where: the table's key (`agents.sample`).
+    Raise ConfigurationError with place, key and reason of each problem.
+    """
+    if table != {} and not as_table(table):
+        raise ConfigurationError(KeyProblem(place, where, f"expected a table [{where}]"))
+    if not table:
+        # msgspec would evaluate the annotations of the type. That takes 1 ms.
+        with suppress(TypeError):  # a key without a default
+            return settings()
+    try:
+        return msgspec.convert(table, settings, dec_hook=make_value)
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(KeyProblem(place, where, "not text in UTF-8")) from error
+    except msgspec.ValidationError:
+        return _convert_renamed(as_table(table), settings, where, place)
+
+
+def _convert_renamed(table: dict[str, Any], settings: type[T], where: str, place: str) -> T:
+    """Return `settings` from a table that does not fit, after replacing keys of old releases."""
+    from ccagent.config.keys import find_problems, replace_renamed
+
+    warnings: list[str] = []
+    table = replace_renamed(table, settings, where, warnings)
+    try:
+        converted = msgspec.convert(table, settings, dec_hook=make_value)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(*find_problems(table, settings, where, place)) from error
+    for warning in warnings:
+        logger.warning("%s: %s", place, warning)
+    return converted
+
+
+def place_errors(place: str, table: str, check: Callable[..., R], *values: object) -> R:
+    """Run a check of a table. Add the place to its errors; see `KeyProblem.of_table`."""
+    try:
+        return check(*values)
+    except ConfigurationError as error:
+        problems = [KeyProblem.of_table(place, table, text) for text in error.problems]
+        raise ConfigurationError(*problems) from error

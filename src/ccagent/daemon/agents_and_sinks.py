@@ -69,12 +69,9 @@ class ExporterSlot:
     def close(self) -> None:
         """End the running exporter."""
         running, self._running, self._key = self._running, None, None
-        if running is None:
-            return
-        try:
-            running.close()
-        except Exception:  # noqa: BLE001 - the daemon ends, or starts another one
-            logger.exception("exporter: unforeseen error while it was closed")
+        if running is not None:
+            with continue_after_errors("exporter"):
+                running.close()
 
 
 def _key_of(configuration: Configuration, node: Node) -> tuple[ExporterSettings, _Names] | None:
@@ -84,7 +81,7 @@ def _key_of(configuration: Configuration, node: Node) -> tuple[ExporterSettings,
     from ccagent.exporter.settings import ExporterSettings
 
     settings = configuration.table(ExporterSettings)
-    return None if settings is None else (settings, (node.cluster, node.hostname))
+    return None if settings is None else (settings, _list_names(node))
 
 
 class Plan(NamedTuple):
@@ -300,13 +297,13 @@ class AgentsAndSinks:
                 outbox.join(deadline - self._clock.monotonic())
 
 
-def _list_names(node: Node) -> tuple[str, str]:
+def _list_names(node: Node) -> _Names:
     return node.cluster, node.hostname
 
 
 @contextlib.contextmanager
 def continue_after_errors(name: str) -> Generator[None]:
-    """Log an unforeseen exception while an agent or sink is closed."""
+    """Log an unforeseen exception while an agent, a sink or the exporter is closed."""
     try:
         yield
     except Exception:  # noqa: BLE001 - it must not cost the others their end

@@ -17,8 +17,7 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import read_host_name
 from ccagent.machine.own_memory import read_resident, share_heap
-from ccagent.service.lock import Lock, lock_directory
-from ccagent.service.notify import Notifier
+from ccagent.service.instance import Lock, Notifier, lock_directory
 from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
 from ccagent.service.status_socket import Status, StatusSocket
 

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ccagent.doctor.exporter import check_controls, check_exporter, check_exporter_names
+from ccagent.doctor.daemon import check_directories, check_service
 from ccagent.doctor.finding import Finding, Site, list_agents, make_finding, open_checks, run_all
 from ccagent.doctor.identity import check_clock, check_identity, check_slurm_name
-from ccagent.doctor.migfra import check_migfra
-from ccagent.doctor.service import check_directories, check_service
+from ccagent.doctor.services import (
+    check_controls,
+    check_exporter,
+    check_exporter_names,
+    check_migfra,
+)
 from ccagent.doctor.sinks import SECONDS, check_sinks
 from ccagent.doctor.space import check_space
 from ccagent.errors import CcagentError

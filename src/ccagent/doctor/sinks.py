@@ -5,6 +5,7 @@ A probe is a login without a message, or a test message that bypasses the queue.
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,23 +35,10 @@ MARK = "this is a test: ccagent sinks test"
 
 def try_sink(configuration: Configuration, name: str) -> str:
     """Send a test message and return the receiver's answer. Raise TransportError."""
-    settings = configuration.sinks[name]
-    transport = build_transport(settings)
-    transport.is_one_shot = True
-    try:
+    with closing(build_transport(configuration.sinks[name])) as transport:
+        transport.is_one_shot = True
         transport.send(_messages(configuration, name))
         return transport.answer
-    finally:
-        transport.close()
-
-
-def reach_sink(configuration: Configuration, name: str) -> ProbeResult | None:
-    """Connect and log in without a message; None if that is impossible. Raise TransportError."""
-    transport = build_transport(configuration.sinks[name])
-    try:
-        return transport.probe(_messages(configuration, name)[0])
-    finally:
-        transport.close()
 
 
 def _messages(configuration: Configuration, name: str) -> list[Message]:
@@ -144,6 +132,8 @@ def _choose_fix(reason: str) -> str:
 
 
 def _probe(configuration: Configuration, name: str, *, delivers: bool) -> ProbeResult | None:
+    """Deliver, or only connect and log in; None if that is impossible. Raise TransportError."""
     if delivers:
         return ProbeResult(f"took a message; {try_sink(configuration, name)}".rstrip("; "))
-    return reach_sink(configuration, name)
+    with closing(build_transport(configuration.sinks[name])) as transport:
+        return transport.probe(_messages(configuration, name)[0])

@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from ccagent.doctor.finding import Finding, Site
-from ccagent.doctor.service import (
+from ccagent.doctor.daemon import (
     find_service_user,
     find_unwritable,
     list_state_directories,
     read_unit,
 )
+from ccagent.doctor.finding import Finding, Site
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo

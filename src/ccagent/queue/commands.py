@@ -16,11 +16,10 @@ import msgspec
 from ccagent.errors import ConfigurationError, QueueError
 from ccagent.log import logger
 from ccagent.machine.clock import Clock, timestamp
-from ccagent.queue.entry import resume
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, find_old_file, make_directory_name
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
 from ccagent.queue.segment import DEAD, DONE, WAITING, delete_finished, find_owner, mark_done
-from ccagent.queue.segment_directory import read_files
+from ccagent.queue.segment_directory import read_files, resume
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from ccagent.config.configuration import Configuration
-    from ccagent.queue.entry import QueueEntry
-    from ccagent.queue.segment import SegmentContent, StoredMessage
+    from ccagent.queue.segment import QueueEntry, SegmentContent, StoredMessage
 
 _SHOWN = 20
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from ccagent.errors import RetryableError
-    from ccagent.queue.entry import QueuedMessage
+    from ccagent.queue.segment import QueuedMessage
 
 _OVERTAKEN_AFTER = 3
 _TRIAL_AFTER = 5

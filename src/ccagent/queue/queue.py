@@ -1,11 +1,15 @@
 """The queue of one sink: its messages in order, their states, limits, and dead letters.
 
-Messages are on disk while the disk works, else in memory.
+Messages are on disk while the disk works, else in memory. The SQLite file of the version before is
+read once, then deleted.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import struct
 import threading
 import time
 from itertools import takewhile
@@ -17,11 +21,20 @@ import msgspec
 from ccagent.errors import EncodingError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.clock import Clock
-from ccagent.queue.entry import QueuedMessage, QueueEntry, encode_entry
 from ccagent.queue.failures import ANY
 from ccagent.queue.record_log import FILE_ERRORS, describe_error, frame
-from ccagent.queue.segment import DEAD, DONE, WAITING, find_owner
+from ccagent.queue.segment import (
+    DEAD,
+    DONE,
+    WAITING,
+    QueuedMessage,
+    QueueEntry,
+    decode_entry,
+    encode_entry,
+    find_owner,
+)
 from ccagent.queue.segment_directory import SegmentDirectory, read_files
+from ccagent.service.private_files import check_file, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -50,6 +63,14 @@ SUFFIX = ".queue"
 
 OLD_SUFFIX = ".outbox"
 """Suffix of the SQLite file of the version before."""
+
+_HEAD = struct.calcsize("<4sII")
+"""Bytes of a stored message before its content: magic number, length, CRC-32."""
+_MESSAGES = """
+SELECT * FROM (SELECT entry, '', 0 FROM messages ORDER BY number)
+UNION ALL SELECT * FROM (SELECT entry, reason, rejected FROM dead_letters ORDER BY number)
+"""
+_SIDE_FILES = ("-wal", "-shm", ".lock", ".repair", "")
 
 
 def make_directory_name(sink: str) -> str:
@@ -276,8 +297,6 @@ class Queue(SegmentDirectory):
         old = find_old_file(self.path)
         if not os.path.lexists(old):
             return
-        from ccagent.queue.conversion import take_messages
-
         files = read_files(self.path, self.owner).values()
         stored = (message.entry for content in files for message in content.messages)
         known = {entry.message.id for entry in stored if entry is not None}
@@ -399,3 +418,34 @@ class Queue(SegmentDirectory):
         written = self._written.get(False)
         if written is not None:
             written.count_dropped(self.all_dropped)
+
+
+def take_messages(path: str) -> Iterator[QueueEntry]:
+    """Yield the messages and dead letters of the version before. Delete its file after the last.
+
+    A damaged file is renamed after its readable messages. Raise OSError or NotPermittedError; the
+    file then stays.
+    """
+    import sqlite3
+
+    for suffix in _SIDE_FILES:
+        check_file(path + suffix)
+    lock = open_private(path + ".lock")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a process of the old version may run
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            for stored, reason, rejected in database.execute(_MESSAGES):
+                with contextlib.suppress(UnparsableError, TypeError):  # a damaged row costs itself
+                    entry = decode_entry(stored[_HEAD:])
+                    yield msgspec.structs.replace(entry, reason=reason, rejected=rejected)
+    except BlockingIOError:
+        return
+    except sqlite3.Error as error:
+        if os.path.getsize(path):
+            os.rename(path, f"{path}.damaged-{time.time_ns()}")
+            logger.error("outbox %s: damaged: %s; the file is set aside", path, error)
+    finally:
+        os.close(lock)
+    for suffix in _SIDE_FILES:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + suffix)

@@ -3,6 +3,10 @@
 The first record is the header: the sink and the machine that wrote the file, the queue's clock, and
 the number of dropped messages. Each other record is one message; its trailer is a byte, its state.
 Nothing that reduces the backlog needs space: states are overwritten, finished files are deleted.
+
+The queue's clock, by which messages age, advances with the uptime of the machine, also across
+restarts of the process. After a reboot only the time since that boot is added. It is therefore
+never ahead of the true time, and independent of the wall clock.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.errors import UnparsableError
-from ccagent.queue.entry import Moment, QueueEntry, decode_entry
 from ccagent.queue.record_log import (
     DamagedPart,
     LogFile,
@@ -28,6 +31,7 @@ from ccagent.queue.record_log import (
     read_record,
     read_records,
 )
+from ccagent.records.message import Message
 from ccagent.service.private_files import open_private, sync_directory
 
 if TYPE_CHECKING:
@@ -46,6 +50,49 @@ _HEADER = struct.Struct("<4sdd36sQ")
 _MACHINE_ID = "/etc/machine-id"
 _LARGEST_FILE = 128 << 20
 """Bytes that are read of a file. Only a damaged file is larger."""
+
+
+class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One queued message.
+
+    stored: seconds since 1970 by the wall clock when the message was queued; only for display.
+    clock: seconds of the queue's clock at that time; the age is computed from it. reason, rejected:
+    of a dead letter, and when it was rejected, in seconds since 1970; a queued message has no
+    reason.
+    """
+
+    stored: float
+    clock: float
+    message: Message
+    reason: str = ""
+    rejected: float = 0.0
+
+
+class QueuedMessage(NamedTuple):
+    """One queued message, and its number in the queue."""
+
+    number: int
+    message: Message
+
+
+encode_entry = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(QueueEntry)
+
+
+def decode_entry(payload: memoryview | bytes) -> QueueEntry:
+    """Return the entry of a payload. Raise UnparsableError."""
+    try:
+        return _decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UnparsableError(f"stored by another version: {error}") from error
+
+
+class Moment(NamedTuple):
+    """A reading of the queue's clock in seconds, with boot id and uptime in seconds."""
+
+    clock: float
+    boot: bytes
+    uptime: float
 
 
 class QueueOwner(msgspec.Struct, frozen=True):

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.queue.entry import Moment, resume
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
-from ccagent.queue.segment import QueueSegment, SegmentHeader, encode_header, read_segment
+from ccagent.queue.segment import Moment, QueueSegment, SegmentHeader, encode_header, read_segment
 from ccagent.service.private_directories import check_directory, make_directory
 
 if TYPE_CHECKING:
@@ -57,6 +56,18 @@ def read_files(directory: str, owner: QueueOwner) -> dict[str, SegmentContent]:
             with contextlib.suppress(FileNotFoundError):
                 contents[path] = read_segment(path, owner)
     return contents
+
+
+def resume(last: Moment | None, newest: float, boot: bytes, uptime: float) -> Moment:
+    """Return the reading at `uptime` seconds of the boot `boot`, of a clock that was stored.
+
+    last: reading in the newest file, None if damaged; newest: the newest message's seconds.
+    """
+    if last is None:
+        return Moment(newest, boot, uptime)
+    if last.boot == boot and last.uptime <= uptime:
+        return Moment(last.clock + uptime - last.uptime, boot, uptime)
+    return Moment(newest + uptime, boot, uptime)
 
 
 class SegmentDirectory:

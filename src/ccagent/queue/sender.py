@@ -18,8 +18,8 @@ from ccagent.queue.queue import BATCH
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ccagent.queue.entry import QueuedMessage
     from ccagent.queue.queue import Queue
+    from ccagent.queue.segment import QueuedMessage
     from ccagent.records.message import Message
     from ccagent.transports.base import Transport
 

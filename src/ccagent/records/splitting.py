@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from ccagent.log import logger
-from ccagent.records.line_protocol.encoding import shorten
+from ccagent.records.points import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

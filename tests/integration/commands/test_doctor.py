@@ -27,7 +27,7 @@ import ccagent.log, ccagent.config.options
 import ccagent.registry, ccagent.transports.stdout
 import ccagent.machine.program
 import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
-import ccagent.transports.http.server, ccagent.transports.http.transport
+import ccagent.transports.http_server, ccagent.transports.http
 import ccagent.machine.system_state
 import ccagent.agents.lustre.jobstats.setup
 import ccagent.agents.fast.kpis

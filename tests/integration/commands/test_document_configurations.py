@@ -74,6 +74,6 @@ def test_every_configuration_of_a_document_passes_the_check(
     assert checked >= {
         "README.md", "src/ccagent/README.md", "packaging/fleet.md",
         *(f"agents/{name}/README.md" for name in ("log", "lustre", "metrics", "slurm", "sysinfo")),
-        *(f"transports/{name}/README.md" for name in ("http", "kafka", "mqtt", "nats")),
+        *(f"transports/{name}.md" for name in ("http", "kafka", "mqtt", "nats")),
     }  # fmt: skip
     assert set(ADDED) <= checked

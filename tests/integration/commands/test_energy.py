@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.line_protocol import decode
 
 CCAGENT = [sys.executable, "-m", "ccagent"]
 

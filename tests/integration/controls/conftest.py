@@ -15,7 +15,7 @@ import pytest
 
 from ccagent.controls.nats_requests import RequestConnection, connect_client
 from ccagent.controls.settings import ControlsSettings
-from ccagent.records.line_protocol.decoding import Line, decode_lines
+from ccagent.records.line_protocol import Line, decode_lines
 from tests.support.nats_server import NatsServer
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
     from tests.integration.controls.conftest import RunningService
 
 SWAP = "proc/sys/vm/swappiness"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.sonar.agent import SampleSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError
 from tests.support.gpu_machine import Machine
 

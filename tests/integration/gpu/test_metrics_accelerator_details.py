@@ -22,8 +22,8 @@ from ccagent.agents.metrics.readers.accelerators import (
 )
 from ccagent.agents.metrics.readers.base import Count, Scope
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
+from ccagent.config.files import convert
 from ccagent.machine.gpu.nvml import ACTIVITY, TRAFFIC
 from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries

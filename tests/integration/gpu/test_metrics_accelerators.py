@@ -18,8 +18,8 @@ from ccagent.agents.metrics.readers.accelerators import (
 )
 from ccagent.agents.metrics.readers.base import Scope
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.encoding import encode
 from tests.support.gpu_machine import Machine

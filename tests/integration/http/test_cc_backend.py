@@ -13,8 +13,8 @@ import pytest
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.records.encoding import encode
 from ccagent.records.message import Message
-from ccagent.transports.http.cc_backend import CcBackendTransport
-from ccagent.transports.http.settings import HttpSettings
+from ccagent.transports.cc_backend import CcBackendTransport
+from ccagent.transports.http import HttpSettings
 from tests.support.http_server import Handler, Server, say
 from tests.unit.agents.slurm.jobs.test_agent import Slurm, job
 from tests.unit.agents.slurm.jobs.test_events import RAN, check_start, check_stop

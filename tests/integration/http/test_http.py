@@ -26,9 +26,8 @@ from ccagent.net.error_texts import WITHHELD
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 from ccagent.records.message import Format, Message
-from ccagent.transports.http.server import parse_retry_after
-from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.http.transport import HttpTransport
+from ccagent.transports.http import HttpSettings, HttpTransport
+from ccagent.transports.http_server import parse_retry_after
 from tests.support.http_server import (
     PASSWORD,
     Server,

@@ -14,8 +14,7 @@ import pytest
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.records.message import Message
-from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.http.transport import HttpTransport
+from ccagent.transports.http import HttpSettings, HttpTransport
 from tests.support.certificates import Authority
 from tests.support.http_server import Server, answer_and_hang_up
 

@@ -18,7 +18,7 @@ from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 from ccagent.records.message import Message
 from ccagent.transports.base import build_transport
-from ccagent.transports.http.kprox import KproxSettings, KproxTransport
+from ccagent.transports.kprox import KproxSettings, KproxTransport
 from tests.support.http_server import Handler, Request, Server, say
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from ccagent.errors import RejectedError, RetryableError
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
 from ccagent.records.points import Point
-from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.http.transport import HttpTransport
+from ccagent.transports.http import HttpSettings, HttpTransport
 from tests.support.influxdb import Influx
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from ccagent.machine.node import Node
 from ccagent.records.encoding import Profile, encode
-from ccagent.records.line_protocol.decoding import LineError, decode
+from ccagent.records.line_protocol import LineError, decode
 from ccagent.records.points import Event, LogMessage, Point
 from tests.unit.records.test_line_protocol import NAMES, PRINTABLE, WORDS
 
 if TYPE_CHECKING:
-    from ccagent.records.line_protocol.decoding import Precision
+    from ccagent.records.line_protocol import Precision
     from ccagent.records.message import Record
     from tests.support.influxdb import Influx
 

@@ -15,8 +15,7 @@ from confluent_kafka import KafkaError
 
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
 from ccagent.net.urls import Server
-from ccagent.transports.kafka.settings import KafkaSettings
-from ccagent.transports.kafka.transport import KafkaConnection
+from ccagent.transports.kafka_connection import KafkaConnection, KafkaSettings
 from tests.support.kafka_cluster import (
     INIT_PRODUCER_ID,
     PRODUCE,
@@ -30,7 +29,7 @@ from tests.support.kafka_cluster import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.transports.kafka.transport import KafkaTransport
+    from ccagent.transports.kafka import KafkaTransport
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ccagent.records.message import Message
-    from ccagent.transports.kafka.transport import KafkaTransport
+    from ccagent.transports.kafka import KafkaTransport
 
 
 @pytest.fixture

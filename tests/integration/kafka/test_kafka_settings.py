@@ -9,8 +9,8 @@ import pytest
 
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
-from ccagent.transports.kafka.settings import KafkaSettings, fill_topic
-from ccagent.transports.kafka.transport import KafkaTransport
+from ccagent.transports.kafka import KafkaTransport, fill_topic
+from ccagent.transports.kafka_connection import KafkaSettings
 from tests.support.kafka_cluster import PASSWORD, message
 
 if TYPE_CHECKING:

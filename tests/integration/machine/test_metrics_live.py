@@ -23,11 +23,11 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.disk import LOCAL
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import CcagentError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.decoding import Line, decode_lines
+from ccagent.records.line_protocol import Line, decode_lines
 
 CCAGENT = [sys.executable, "-m", "ccagent"]
 MB = 10**6

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import NotHereError
 from ccagent.log import logger
 from ccagent.machine.cpus import ask_py_cpuinfo

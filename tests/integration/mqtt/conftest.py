@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from ccagent.config.duration import Duration
-from ccagent.transports.mqtt.settings import MqttSettings
-from ccagent.transports.mqtt.transport import MqttTransport
+from ccagent.transports.mqtt import MqttSettings, MqttTransport
 from tests.support.mqtt_broker import Broker, Subscriber
 
 

@@ -15,7 +15,7 @@ import pytest
 from ccagent.config.duration import Duration
 from ccagent.errors import RetryableError
 from ccagent.records.message import Message
-from ccagent.transports.mqtt.transport import MqttTransport
+from ccagent.transports.mqtt import MqttTransport
 from tests.support.certificates import Authority
 from tests.support.mqtt_broker import Broker, Pretender, Subscriber, wait_for
 

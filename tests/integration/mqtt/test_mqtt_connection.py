@@ -9,7 +9,7 @@ import pytest
 
 from ccagent.net.mqtt import MqttConnection
 from ccagent.net.mqtt_broker import LastWill, MqttLostError, MqttOptions, ReceivedMessage
-from ccagent.transports.mqtt.settings import MqttSettings
+from ccagent.transports.mqtt import MqttSettings
 from tests.support.mqtt_broker import Broker, Pretender, Subscriber, packet, wait_for
 
 if TYPE_CHECKING:

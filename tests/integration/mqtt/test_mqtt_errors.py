@@ -12,7 +12,7 @@ import pytest
 from ccagent.config.duration import Duration
 from ccagent.errors import RejectedError, RetryableError, TooLargeError, TransportError
 from ccagent.records.message import Message
-from ccagent.transports.mqtt.transport import MqttTransport
+from ccagent.transports.mqtt import MqttTransport
 from tests.support.mqtt_broker import Broker, Pretender, Subscriber, packet, wait_for
 from tests.support.ports import free_port
 

@@ -102,7 +102,7 @@ def test_the_library_is_imported_at_the_first_send_and_says_nothing_itself() -> 
         "import sys\n"
         "from ccagent.errors import RetryableError\n"
         "from ccagent.records.message import Message\n"
-        "from ccagent.transports.nats.transport import NatsSettings, NatsTransport\n"
+        "from ccagent.transports.nats import NatsSettings, NatsTransport\n"
         "transport = NatsTransport(NatsSettings(url='nats://127.0.0.1:1'))\n"
         "assert not {'nats', 'nkeys', 'asyncio', 'ssl'} & set(sys.modules)\n"
         "try:\n"

@@ -10,7 +10,7 @@ import pytest
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.net.nats_login import is_encrypted
-from ccagent.transports.nats.transport import NatsSettings, check_settings
+from ccagent.transports.nats import NatsSettings, check_settings
 from tests.support.certificates import Authority
 from tests.support.nats_server import Bench, new_seed
 

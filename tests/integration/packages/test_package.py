@@ -67,7 +67,7 @@ def test_agents_and_transports_are_inside_the_package_and_nowhere_else(
     }
     assert "ccagent/agents/sonar/sources/procfs.py" in names
     assert "ccagent/agents/sysinfo/agent.py" in names
-    assert "ccagent/transports/http/transport.py" in names
+    assert "ccagent/transports/http.py" in names
     assert "ccagent/py.typed" in names
     for name in ("tasks.bpf.o", "ended.bpf.o", "tasks.bpf.c", "kernel.bpf.h", "README.md"):
         assert f"ccagent/machine/bpf/{name}" in names

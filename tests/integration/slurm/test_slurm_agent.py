@@ -23,7 +23,7 @@ from ccagent.machine.hostlist import expand, split
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
 from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
-from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.line_protocol import decode
 from ccagent.records.message import Format
 from tests.support.effort import IS_NIGHTLY
 from tests.support.running import until

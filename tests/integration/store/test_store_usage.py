@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.machine.clock import timestamp
-from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.records.points import encode_tags
 from tests.support.http_server import Server, say
 from tests.support.metric_store import RunningStore
 from tests.support.running import until

@@ -15,10 +15,9 @@ from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.errors import RetryableError
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
-from ccagent.records.line_protocol.decoding import Line, decode_lines
+from ccagent.records.line_protocol import Line, decode_lines
 from ccagent.records.points import Point
-from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.http.transport import HttpTransport
+from ccagent.transports.http import HttpSettings, HttpTransport
 from tests.support.running import Running, until
 from tests.support.tree import TreeNode
 from tests.support.victoria_metrics import PRECISION, Points, Series, VictoriaMetrics, series

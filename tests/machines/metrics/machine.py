@@ -13,7 +13,7 @@ from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.base import ReaderSettings
 from ccagent.agents.metrics.readers.nvme import NvmeReader, NvmeSettings
 from ccagent.agents.metrics.settings import READERS, MetricsSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import NotHereError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node

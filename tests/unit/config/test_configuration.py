@@ -1,4 +1,4 @@
-"""Which sinks an agent's records go to, and what `config check` finds in a valid file."""
+"""Sinks of the records of an agent, warnings of `config check`, and the table of a service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ccagent.config.configuration import check, load
+from ccagent.config.configuration import check, load, load_service
+from ccagent.config.settings import Settings
 from ccagent.config.warnings import find_warnings
 from ccagent.errors import ConfigurationError
 from ccagent.registry import TABLES, load_table
@@ -109,3 +110,17 @@ def test_a_mistake_is_one_message_with_the_file(
     assert problem.startswith(f"{file}: ")
     assert said in problem
     assert "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("", "c1-1"), ("hostname-only = false\n", "c1-1.fox.example"), ('hostname = "n7"\n', "n7")],
+)
+def test_a_service_has_the_host_name_of_the_agents(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, name: str
+) -> None:
+    monkeypatch.setattr("ccagent.machine.node.read_host_name", lambda: "c1-1.fox.example")
+    path = tmp_path / "ccagent.toml"
+    path.write_text(f"{line}[service]\n")
+    setup = load_service(str(path), "service", Settings, lambda _: None)
+    assert setup.make_node().hostname == name

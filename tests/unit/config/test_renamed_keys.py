@@ -10,7 +10,7 @@ from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.agents.sonar.agent import SampleSettings
 from ccagent.config.configuration import load
 from ccagent.errors import ConfigurationError
-from ccagent.transports.http.settings import HttpSettings
+from ccagent.transports.http import HttpSettings
 
 EARLIER = """
 [agents.sample]

@@ -10,9 +10,9 @@ import pytest
 from msgspec import Meta
 
 from ccagent.agents.base import agent_class
-from ccagent.config.conversion import convert
 from ccagent.config.defaults import defaults
 from ccagent.config.duration import Cadence, Duration
+from ccagent.config.files import convert
 from ccagent.config.settings import Settings, join_key
 from ccagent.errors import ConfigurationError, nearest
 

@@ -23,7 +23,7 @@ from ccagent.controls.config_keys import (
     write_overrides,
 )
 from ccagent.errors import CcagentError
-from ccagent.service.lock import Lock
+from ccagent.service.instance import Lock
 from tests.support.control_machines import MachineNode, Site, allow
 
 if TYPE_CHECKING:

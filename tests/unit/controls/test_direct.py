@@ -9,7 +9,7 @@ import pytest
 
 from ccagent.controls.responder import answer_directly
 from ccagent.controls.settings import ControlSetup
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow, check_table
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ccagent.controls.local_socket import BoundedCalls, LocalSocket
 from ccagent.controls.policy import RequestSender
 from ccagent.log import read_choice
 from ccagent.net.nats_session import log_loop_error
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow, intel
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ccagent.controls.settings import ControlsSettings
 from ccagent.errors import ControlError
 from ccagent.net import signatures
 from ccagent.net.signatures import SignatureCheck, sign
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from ccagent.senders import SenderTable
 from tests.support.control_machines import MachineNode, Site, add_os, allow, check_table
 from tests.support.nats_server import new_seed, public_key

@@ -19,14 +19,14 @@ from ccagent.controls.messages import (
 from ccagent.controls.policy import RequestSender
 from ccagent.errors import ControlError
 from ccagent.net.signatures import SignatureCheck, sign
-from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.line_protocol import decode
 from tests.support.control_machines import CPU, Site, allow, intel
 from tests.support.nats_server import new_seed, public_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
 
 NOBODY = RequestSender("test")
 TIME = "1795329333248607217"

@@ -16,7 +16,7 @@ from ccagent.daemon.runner import Runner
 from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.log import logger
 from ccagent.queue.sink import Sink
-from ccagent.service.lock import Lock
+from ccagent.service.instance import Lock
 from tests.support.scripted import Scene, Script, ScriptedAgent, orders, until
 
 

@@ -16,6 +16,7 @@ from ccagent.agents.metrics.perf.call import explain_error
 from ccagent.agents.metrics.perf.reader import assess_counters, find_counters
 from ccagent.agents.metrics.readers.infiniband import find_ports
 from ccagent.agents.metrics.readers.power import find_zones
+from ccagent.doctor.daemon import check_service
 from ccagent.doctor.identity import (
     ClockState,
     assess_clock,
@@ -23,7 +24,6 @@ from ccagent.doctor.identity import (
     parse_timex,
     read_timex,
 )
-from ccagent.doctor.service import check_service
 from ccagent.doctor.space import Room, assess_space, check_space, format_size
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.requirements import (

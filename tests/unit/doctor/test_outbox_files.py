@@ -11,8 +11,7 @@ import pytest
 
 from ccagent.config.configuration import OutboxSettings
 from ccagent.counters import SinkCounters
-from ccagent.doctor.finding import Finding
-from ccagent.doctor.service import (
+from ccagent.doctor.daemon import (
     assess_sinks,
     find_service_user,
     find_unwritable,
@@ -20,6 +19,7 @@ from ccagent.doctor.service import (
     list_state_directories,
     read_unit,
 )
+from ccagent.doctor.finding import Finding
 from ccagent.doctor.space import check_files, check_space
 from ccagent.machine.node import Node
 from ccagent.queue.queue import Queue, make_directory_name

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from ccagent.agents.fast.messages.structures import MachineConfiguration
+from ccagent.machines.operations import make_definition
 from ccagent.machines.policy import MachinePolicy
 from ccagent.machines.settings import AllowMachines, MigfraSettings
-from ccagent.machines.templates import make_definition
 
 ALLOW = AllowMachines(
     tasks=("start vm",),

@@ -14,12 +14,13 @@ from ccagent.agents.fast.messages.structures import (
     MigratingMachine,
 )
 from ccagent.machine.virtual_machines import parse_host_devices, parse_pci_device
-from ccagent.machines.devices import attach_devices, detach_devices
 from ccagent.machines.hypervisor import (
     Hypervisor,
     HypervisorError,
     MachineState,
     MigrationWay,
+    attach_devices,
+    detach_devices,
 )
 from ccagent.machines.migration import MachineMigration
 from ccagent.machines.policy import MachinePolicy

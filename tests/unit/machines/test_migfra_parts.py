@@ -18,11 +18,11 @@ from ccagent.agents.fast.messages.structures import (
     StartMachines,
 )
 from ccagent.config.duration import Duration
+from ccagent.machines.framework import MOST_TASKS, TaskJournal
 from ccagent.machines.hypervisor import HypervisorError
-from ccagent.machines.journal import MOST_TASKS, TaskJournal
+from ccagent.machines.operations import fill_template
 from ccagent.machines.requests import BrokerRequests
 from ccagent.machines.settings import MigfraSettings
-from ccagent.machines.templates import fill_template
 from ccagent.machines.work import choose_places
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ccagent.errors import RetryableError
-from ccagent.queue.entry import QueuedMessage
 from ccagent.queue.failures import ANY, Failures, FailureVerdict
+from ccagent.queue.segment import QueuedMessage
 from ccagent.records.message import Message
 
 AWAY = RetryableError("away")

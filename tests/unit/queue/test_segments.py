@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ccagent.config.configuration import OutboxSettings
 from ccagent.config.duration import Duration
 from ccagent.machine.clock import Clock
-from ccagent.queue.entry import Moment, QueuedMessage, QueueEntry, encode_entry
 from ccagent.queue.failures import ANY
 from ccagent.queue.queue import Queue
 from ccagent.queue.record_log import LogFile, frame
@@ -22,8 +21,12 @@ from ccagent.queue.segment import (
     DEAD,
     DONE,
     WAITING,
+    Moment,
+    QueuedMessage,
+    QueueEntry,
     QueueOwner,
     SegmentHeader,
+    encode_entry,
     encode_header,
     parse_segment,
 )

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
-from ccagent.records.line_protocol.decoding import CATEGORIES, Line, LineError, decode, decode_lines
+from ccagent.records.line_protocol import CATEGORIES, Line, LineError, decode, decode_lines
 from tests.support.line_checks import check_message
 from tests.support.line_text import written
 

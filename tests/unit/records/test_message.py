@@ -25,10 +25,9 @@ from ccagent.records.envelopes import (
     SysinfoEnvelope,
 )
 from ccagent.records.json_encoding import ErrorObject, JsonArray, MetadataObject
-from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.line_protocol.encoding import Tags
+from ccagent.records.line_protocol import decode
 from ccagent.records.message import Message, Record
-from ccagent.records.points import Event, LogMessage, Point
+from ccagent.records.points import Event, LogMessage, Point, Tags
 from ccagent.transports.base import SinkSettings
 from tests.support.schema import validate
 from tests.support.written_lines import written_lines

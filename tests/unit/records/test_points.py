@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import EncodingError
-from ccagent.records.line_protocol.encoding import Tags, format_float
-from ccagent.records.points import Point
+from ccagent.records.points import Point, Tags, format_float
 from tests.support.floats import is_written_as
 from tests.support.line_text import line
 

@@ -39,7 +39,7 @@ from ccagent.records.message import Message, Record
 from ccagent.records.points import Event, LogMessage, Point
 from ccagent.records.receivers import RECEIVERS, _plan_of_envelope
 from ccagent.transports.base import SinkSettings, build_transport
-from ccagent.transports.http.settings import HttpSettings
+from ccagent.transports.http import HttpSettings
 from tests.support.receiver_schemas import SCHEMAS, find_refused
 from tests.support.receiving_programs import RefusedError, import_as_slurm_monitor
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.records.message import Format, Message
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport

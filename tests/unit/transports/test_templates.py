@@ -6,10 +6,10 @@ import pytest
 
 from ccagent.errors import ConfigurationError
 from ccagent.records.message import Message
-from ccagent.transports.kafka import settings as kafka_topics
-from ccagent.transports.mqtt import settings as mqtt_topics
-from ccagent.transports.nats.transport import fill_subject
-from ccagent.transports.templates import check_template, fill_template
+from ccagent.transports import kafka as kafka_topics
+from ccagent.transports import mqtt as mqtt_topics
+from ccagent.transports.base import check_template, fill_template
+from ccagent.transports.nats import fill_subject
 
 ALL = "{prefix}.{cluster}.{node}.{kind}"
 

@@ -13,7 +13,7 @@ from ccagent.agents.energy.agent import EnergyAgent
 from ccagent.errors import ConfigurationError
 from ccagent.machine.job_energy import latest_energy
 from ccagent.records.encoding import encode
-from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.line_protocol import decode
 from ccagent.records.message import FORMATS
 from tests.support.energy_tree import EnergyNode, make_settings
 

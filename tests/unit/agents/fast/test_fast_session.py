@@ -16,7 +16,7 @@ from ccagent.net.mqtt_broker import (
     NumberedReply,
     ReceivedMessage,
 )
-from ccagent.transports.mqtt.settings import MqttSettings
+from ccagent.transports.mqtt import MqttSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,7 +9,7 @@ import pytest
 
 from ccagent.agents.jobio.agent import JobIoAgent, JobIoSettings
 from ccagent.agents.jobio.usage import remedy
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
 from ccagent.machine.bpf.io_records import HAS_TIME
 from ccagent.records.points import Point

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from ccagent.agents.log import LogAgent, LogSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.node import Node

@@ -16,7 +16,7 @@ import pytest
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
 from ccagent.agents.lustre.jobstats.records import OPERATIONS, JobTotals
 from ccagent.agents.lustre.jobstats.series import Series
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.encoding import encode
 from ccagent.records.message import Format

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from ccagent.agents.lustre.metric import Parameter, parse_parameters, show_text
 from ccagent.agents.lustre.statistics import GROUPS, points_of
-from ccagent.records.line_protocol.encoding import NAME
-from ccagent.records.points import Point
+from ccagent.records.points import NAME, Point
 from tests.support.line_text import line
 from tests.support.paths import DATA, ROOT
 

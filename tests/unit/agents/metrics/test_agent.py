@@ -14,7 +14,7 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.readers.memory import MemoryReader
 from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.agents.metrics.settings import READERS, MetricsSettings, ReaderTables
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.config.keys import describe_keys
 from ccagent.counters import DaemonCounters
 from ccagent.records.encoding import encode

@@ -20,7 +20,7 @@ from ccagent.agents.metrics.cluster_config import (
 )
 from ccagent.agents.metrics.presets import FACTORS
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
 from tests.support.paths import DATA

@@ -14,7 +14,7 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.cluster_config import cluster_config
 from ccagent.agents.metrics.commands import format_metrics
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError
 from ccagent.records.encoding import encode
 from tests.support.running import CCAGENT

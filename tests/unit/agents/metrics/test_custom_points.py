@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.custom import TYPES, CustomMetrics, parse_points
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Scope, is_sendable
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.encoding import NAME
-from ccagent.records.points import Point
+from ccagent.records.points import NAME, Point
 from tests.support.line_text import line
 
 NODE_OF_FOX = Node(hostname="c1-1", cluster="fox")

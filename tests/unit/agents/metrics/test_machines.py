@@ -11,7 +11,7 @@ import pytest
 
 from ccagent.agents.metrics.cluster_config import cluster_config
 from ccagent.agents.metrics.commands import format_metrics
-from ccagent.records.line_protocol.decoding import decode, decode_lines
+from ccagent.records.line_protocol import decode, decode_lines
 from tests.machines.metrics import MACHINES, golden
 from tests.machines.metrics.machine import START, MachineNode, lines
 from tests.support.line_checks import check_message

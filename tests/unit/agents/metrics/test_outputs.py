@@ -10,7 +10,7 @@ from ccagent.agents.metrics.outputs import ClockGuard, Downsampler, combine_valu
 from ccagent.agents.metrics.presets import find_factor
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Scope
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
+from ccagent.config.files import convert
 from ccagent.errors import ConfigurationError
 from ccagent.machine.counters import Rates
 

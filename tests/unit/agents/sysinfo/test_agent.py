@@ -31,8 +31,8 @@ from ccagent.agents.sysinfo.agent import (
     split_command,
 )
 from ccagent.config.configuration import check
-from ccagent.config.conversion import convert
 from ccagent.config.defaults import defaults
+from ccagent.config.files import convert
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,

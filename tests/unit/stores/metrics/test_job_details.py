@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from ccagent.records.line_protocol.decoding import Line
+from ccagent.records.line_protocol import Line
 from ccagent.stores.metrics.job_details import StartedJob, StoredJobDetails, read_details
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_table import JobTable

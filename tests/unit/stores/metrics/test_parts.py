@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ccagent.config.duration import Duration
-from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.records.points import encode_tags
 from ccagent.stores.metrics import series_limits
 from ccagent.stores.metrics.archive_reader import (
     ArchiveAnswer,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol import decode_lines
 from ccagent.stores.metrics.line_keys import MetricCatalogue, StoredMetric, level_path, seconds
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import WriteAheadLog

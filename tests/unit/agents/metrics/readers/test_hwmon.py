@@ -21,7 +21,7 @@ from ccagent.agents.metrics.readers.hwmon import (
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.machine.sensors import parse_label, parse_sensor
-from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.records.points import encode_tags
 from tests.support.paths import MACHINES
 from tests.support.recorded import RecordedNode
 from tests.support.tree import TreeNode

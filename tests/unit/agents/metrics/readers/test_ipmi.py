@@ -16,7 +16,7 @@ from ccagent.agents.metrics.readers.ipmi import (
 )
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.records.points import encode_tags
 from tests.support.paths import DATA
 from tests.support.scripted_programs import ProgramNode
 

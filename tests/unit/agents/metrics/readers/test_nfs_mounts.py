@@ -18,7 +18,7 @@ from ccagent.machine.procfs.nfs import (
     parse_nfs_operations,
     total_operations,
 )
-from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.records.points import encode_tags
 from tests.support.tree import TreeNode
 
 HEAD = "device proc mounted on /proc with fstype proc\n"

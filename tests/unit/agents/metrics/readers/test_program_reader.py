@@ -10,8 +10,8 @@ import pytest
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.readers.ipmi import IpmiReader, IpmiSettings
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
+from ccagent.config.files import convert
 from ccagent.machine.node import Node
 from tests.support.tree import TreeNode
 

@@ -19,7 +19,7 @@ from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
 from ccagent.records.envelopes import SlurmJob
-from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.line_protocol import decode
 from ccagent.records.message import Message
 from tests.support.line_text import line
 from tests.unit.agents.slurm.jobs.test_agent import Slurm, job, queued

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.records.points import encode_tags
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_table import StoredJob
 from ccagent.stores.metrics.usage.job_energy import end_of_values

@@ -13,13 +13,13 @@ from ccagent.net.http_client import LARGEST_ANSWER, HttpConnection, is_broken_of
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import server_of_url
 from ccagent.transports.base import ProbeResult
-from ccagent.transports.http.settings import split_proxy
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from ccagent.net.http_client import HttpAnswer
-    from ccagent.transports.http.settings import HttpSettings
+    from ccagent.net.urls import Server
+    from ccagent.transports.base import NetworkSinkSettings
 
 _TOO_LARGE = 413
 _UNPROCESSABLE = 422
@@ -122,14 +122,18 @@ class HttpServer:
     """Sends requests to one server, through a proxy if configured."""
 
     def __init__(
-        self, settings: HttpSettings, target: SplitResult, largest: int | None = None
+        self,
+        settings: NetworkSinkSettings,
+        target: SplitResult,
+        proxy: Server | None,
+        largest: int | None = None,
     ) -> None:
         """largest: maximum bytes read of an answer."""
         self._connection = HttpConnection(
             server_of_url(target),
             make_tls_context(settings) if target.scheme == "https" else None,
             settings.time_limit.seconds,
-            split_proxy(settings),
+            proxy,
             largest=largest or LARGEST_ANSWER,
         )
 

@@ -15,15 +15,21 @@ from msgspec import Meta
 from ccagent import PRODUCER
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.net.nats_login import check_client
-from ccagent.transports.base import NetworkSinkSettings, ProbeResult, Transport
-from ccagent.transports.templates import PLACEHOLDERS, check_template, fill_template
+from ccagent.transports.base import (
+    PLACEHOLDERS,
+    NetworkSinkSettings,
+    ProbeResult,
+    Transport,
+    check_template,
+    fill_template,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.net.urls import Server
     from ccagent.records.message import Message
-    from ccagent.transports.nats.connection import NatsConnection
+    from ccagent.transports.nats_connection import NatsConnection
 
 _DEFAULT = "{prefix}.{cluster}.{kind}"
 _TOKEN = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+", re.ASCII)
@@ -32,17 +38,6 @@ _WINDOW = 1024 * 1024
 """Maximum bytes in flight: a slow network must transfer them within the time limit."""
 
 _REMEMBERED = 10_000
-
-
-def check_subject(template: str) -> None:
-    """Check a template of a subject. Raise ConfigurationError if it is invalid."""
-    if not template:
-        return
-    example = check_template("subject", template)
-    if template == "{prefix}":
-        raise ConfigurationError("subject: {prefix} alone may be empty")
-    if not all(map(_TOKEN.fullmatch, example.split("."))):
-        raise ConfigurationError("subject: tokens with dots between them, no spaces, no wildcards")
 
 
 def fill_subject(message: Message, template: str) -> str:
@@ -87,7 +82,14 @@ class NatsSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 def check_settings(settings: NatsSettings) -> list[Server]:
     """Check the keys and return the servers. Raise ConfigurationError."""
-    check_subject(settings.subject)
+    if settings.subject:
+        example = check_template("subject", settings.subject)
+        if settings.subject == "{prefix}":
+            raise ConfigurationError("subject: {prefix} alone may be empty")
+        if not all(map(_TOKEN.fullmatch, example.split("."))):
+            raise ConfigurationError(
+                "subject: tokens with dots between them, no spaces, no wildcards"
+            )
     return check_client(settings)
 
 
@@ -151,7 +153,7 @@ class NatsTransport(Transport):
 
         Return the number of the next message.
         """
-        from ccagent.transports.nats.connection import Outgoing
+        from ccagent.transports.nats_connection import Outgoing
 
         size, end = len(messages[begin].body), begin + 1
         while end < len(messages) and size + len(messages[end].body) <= _WINDOW:
@@ -187,7 +189,7 @@ class NatsTransport(Transport):
             return self._connection
         self.close()
         from ccagent.net.nats_thread import connect_to_any
-        from ccagent.transports.nats.connection import NatsConnection
+        from ccagent.transports.nats_connection import NatsConnection
 
         settings = self._settings
         self._connection = connect_to_any(

@@ -1,4 +1,4 @@
-"""What is told to systemd, at a socket as it makes them."""
+"""What is told to systemd, at a socket as it makes them; locks of services in their directories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.service.notify import Notifier
+from ccagent.errors import ConfigurationError
+from ccagent.service.instance import Notifier, lock_directory
 from tests.support.notify_socket import NotifySocket
 
 
@@ -103,3 +104,11 @@ def test_a_path_longer_than_the_kernel_takes() -> None:
     notifier = Notifier({"NOTIFY_SOCKET": "/" + "x" * 500})
     notifier.ready("")
     notifier.close()
+
+
+def test_a_directory_that_cant_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    directory = str(tmp_path / "file/state")
+    with pytest.raises(ConfigurationError) as raised:
+        lock_directory(directory, "lock", "controls.state-directory")
+    assert str(raised.value) == f"controls.state-directory: {directory}: Not a directory"

@@ -14,9 +14,8 @@ import msgspec
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.transports.base import ProbeResult
-from ccagent.transports.http.settings import HttpSettings, with_scheme
-from ccagent.transports.http.transport import HttpTransport, Post
-from ccagent.transports.kafka.settings import is_topic
+from ccagent.transports.http import HttpSettings, HttpTransport, Post, with_scheme
+from ccagent.transports.kafka import is_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

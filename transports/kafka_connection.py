@@ -1,28 +1,25 @@
-"""The transport `kafka://` and `kafkas://`: messages for topics of Apache Kafka.
-
-The default topic is `[prefix.]<cluster>.<kind>`. The key is the node, to keep a node's messages in
-order. The header `id` is the same at each repetition of a message.
-"""
+"""A connection of a sink to Kafka: its keys, a producer of librdkafka, and texts for its errors."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import re
+import socket
+import ssl
 import threading
 import time
 from functools import partial
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta
 
 from ccagent import PRODUCER
 from ccagent.config.secret import read_secret, secret_path
-from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
-from ccagent.log import logger, printable
-from ccagent.machine.interpreter import install_command
-from ccagent.net.error_texts import WITHHELD, repeats_secret
-from ccagent.transports.base import ProbeResult, Transport
-from ccagent.transports.kafka import faults
-from ccagent.transports.kafka.settings import KafkaSettings, check_settings, fill_topic, is_topic
+from ccagent.errors import ConfigurationError, RetryableError
+from ccagent.log import logger
+from ccagent.net.error_texts import WITHHELD, explain_certificate, repeats_secret
+from ccagent.net.tls import make_tls_context
+from ccagent.transports.base import NetworkSinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,10 +46,58 @@ _LARGEST_ANSWER = 8_000_000
 LARGEST_BODY = _LARGEST_MESSAGE - 4096
 """Maximum bytes of a body: the library also counts key, headers and framing."""
 
+_BROKER = re.compile(r"(?:\[thrd:\S+\]: )?(?:\w+://)?(\S+?)/(?:bootstrap|\d+): ")
+_WHILE = re.compile(r"(?: \(see [^()]*\))? \(after \d+ms in state \w+.*\)$")
+_PLACE_IN_OPENSSL = re.compile(r"(?:\S+\.c:\d+:\w+ )?error:[0-9A-F]+:SSL routines:\w*:")
+_UNTRUSTED = "certificate verify failed"
+_CLOSED_AT_ONCE = re.compile(r"Disconnected(: | \().* in state (APIVERSION_QUERY|SSL_HANDSHAKE)")
+_LIBRARY = re.compile(
+    r"(?:\[thrd:\S+\]: )?(?:\S+: )?"
+    r"(?:Connect to \S+ failed: [A-Z][\w ]+|Failed to resolve '[^']*': [\w ,-]+"
+    r"|Disconnected(?:: [\w ]+)?|\d+/\d+ brokers are down)"
+    r"(?: \(see [^()]*\))?(?: \(after [^()]*\))?"
+)
+"""Texts of the library about connections that contain no text of a broker."""
+
+TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
+INVALID = frozenset({"INVALID_MSG_SIZE", "INVALID_RECORD", "_INVALID_DIFFERENT_RECORD"})
+"""Errors caused by the message, or by another message of the same batch."""
+
+ABOUT_MESSAGE = frozenset({
+    "INVALID_TIMESTAMP", "POLICY_VIOLATION", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION",
+    "UNKNOWN", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC",
+})  # fmt: skip
+"""Errors of a message or topic. The message may succeed later, and others now."""
+
 Reports = dict[int, "KafkaError | None"]
 """Results of messages by number; None: all in-sync replicas have the message."""
 
-_LONGEST_ERROR = 400
+
+class KafkaSettings(NetworkSinkSettings, frozen=True, kw_only=True):
+    """The keys of a sink `kafka://` or `kafkas://`."""
+
+    user: Annotated[str, Meta(description="user of the password; empty: the cluster's name")] = ""
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        Meta(description="SASL mechanism of the login"),
+    ] = "PLAIN"
+    topic: Annotated[
+        str,
+        Meta(description="with {cluster}, {node}, {kind}, {prefix}; empty: [PREFIX.]CLUSTER.KIND"),
+    ] = ""
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="compression of batches")
+    ] = "none"
+
+    @property
+    def scheme(self) -> str:
+        """`kafka` or `kafkas`."""
+        return self.url.partition(":")[0].lower()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True for connections over TLS."""
+        return self.scheme == "kafkas"
 
 
 class KafkaOutcome(NamedTuple):
@@ -128,7 +173,7 @@ class KafkaConnection:
                 brokers = producer.list_topics(timeout=max(_TICK, min(rest, _DOWN_FOR)))
             except KafkaException as error:
                 producer.poll(0)
-                reason = self._explain_errors() or faults.shorten_text(
+                reason = self._explain_errors() or shorten_text(
                     self._hide_secret(error.args[0].str())
                 )
                 if self._errors.are_lasting or rest <= _DOWN_FOR:
@@ -138,8 +183,22 @@ class KafkaConnection:
                 return f"{len(brokers.brokers)} brokers; the topic {topic} is {known}"
 
     def explain(self, error: KafkaError, topic: str, message: Message) -> str:
-        """Return the reason why a message was not accepted."""
-        return faults.explain_refusal(error, topic, len(message.body), self._user)
+        """Return the reason why a topic did not accept a message."""
+        match error.name():
+            case "UNKNOWN_TOPIC_OR_PART" | "_UNKNOWN_TOPIC":
+                return f"there is no topic {topic!r}, and the broker creates none"
+            case "TOPIC_AUTHORIZATION_FAILED":
+                who = f"user {self._user!r}" if self._user else "a client without a login"
+                return f"{who} may not write to the topic {topic!r}"
+            case "MSG_SIZE_TOO_LARGE" | "RECORD_LIST_TOO_LARGE":
+                return (
+                    f"a message of {len(message.body)} bytes is more than the topic {topic!r} "
+                    "takes: raise its max.message.bytes, or set compression"
+                )
+            case "INVALID_TIMESTAMP":
+                return f"the topic {topic!r} refuses the time of the message: check the clocks"
+            case name:
+                return f"topic {topic!r}: {shorten_text(error.str())} ({name})"
 
     def close(self) -> None:
         """Destroy the producer with its remaining messages."""
@@ -169,9 +228,7 @@ class KafkaConnection:
             try:
                 self._held[0].flush(_TICK)
             except KafkaException as error:
-                return faults.explain_end(
-                    error.args[0].name(), self._hide_secret(error.args[0].str())
-                )
+                return explain_end(error.args[0].name(), self._hide_secret(error.args[0].str()))
             acknowledged = sum(error is None for error in reports.values())
             if acknowledged > before:
                 before, deadline = acknowledged, time.monotonic() + limit.seconds
@@ -187,14 +244,14 @@ class KafkaConnection:
         """Return the reason for a missing connection; empty if no error is known."""
         errors = self._errors
         text = self._hide_secret(errors.text or errors.logged)
-        text = faults.explain_trouble(text, self._settings)
+        text = explain_trouble(text, self._settings)
         if errors.name == "_AUTHENTICATION":
             return f"login as {self._user!r} failed: {text}"
         return text
 
     def _hide_secret(self, text: str) -> str:
         """Return a text of the library, unless it may contain the login."""
-        if faults.is_of_library(text) or not repeats_secret(text, [self._secret], self._own):
+        if _LIBRARY.fullmatch(text) or not repeats_secret(text, [self._secret], self._own):
             return text
         return WITHHELD
 
@@ -288,92 +345,53 @@ def _destroy(held: list[Producer]) -> None:
         producer.flush(_TICK)
 
 
-class KafkaTransport(Transport):
-    """Produces to Kafka topics. A message is delivered when all in-sync replicas have it.
+def explain_end(name: str, text: str) -> str:
+    """Return the reason for a fatal error of a producer, from its name and text."""
+    text = shorten_text(text)
+    if name == "CLUSTER_AUTHORIZATION_FAILED":
+        text += ": the user needs the right IdempotentWrite"
+    return text
 
-    After a failure the producer is destroyed with its messages. The queue sends them again.
+
+def explain_trouble(text: str, settings: KafkaSettings) -> str:
+    """Return the reason for a missing connection, from a text of librdkafka."""
+    broker = _BROKER.match(text)
+    if broker is not None and _UNTRUSTED in text:
+        fault = _find_certificate_fault(broker[1], settings)
+        if fault:
+            return f"{broker[1]}: {explain_certificate(fault)}"
+    if broker is not None and _CLOSED_AT_ONCE.match(text, broker.end()):
+        expected = "does not speak TLS" if settings.is_encrypted else "wants TLS (kafkas://)"
+        hint = f"perhaps the broker {expected}"
+        return f"{shorten_text(text)}: {hint}"
+    return shorten_text(text)
+
+
+def shorten_text(text: str) -> str:
+    """Return a text of librdkafka without its internal details."""
+    text = _WHILE.sub("", text).replace("ipv4#", "").replace("ipv6#", "")
+    text = _PLACE_IN_OPENSSL.sub("", text)
+    broker = _BROKER.match(text)
+    if broker is None:
+        return text
+    rest = text[broker.end() :]
+    return rest if broker[1] in rest else f"{broker[1]}: {rest}"
+
+
+def _find_certificate_fault(broker: str, settings: KafkaSettings) -> str:
+    """Return the reason why a certificate is not trusted; empty for any other failure.
+
+    It connects to the broker, because librdkafka does not report this reason.
     """
-
-    Settings = KafkaSettings
-    largest_body = LARGEST_BODY
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self._servers = check_settings(self._settings)
-        scheme = self._settings.scheme
-        if importlib.util.find_spec("confluent_kafka") is None:
-            raise ConfigurationError(
-                f"url: {scheme}:// needs a library: {install_command('confluent-kafka')}"
-            )
-        self._place = f"{scheme}://{','.join(map(str, self._servers))}"
-        self._connection: KafkaConnection | None = None
-
-    def send(self, messages: Sequence[Message]) -> None:
-        """Produce messages and wait until each is acknowledged."""
-        topics = [fill_topic(self._settings.topic, message) for message in messages]
-        waiting: list[int] = [*range(len(messages))]
-        alone = False
-        while waiting:
-            first = waiting[0]
-            wanted = waiting[:1] if alone else waiting
-            sent = [*takewhile(lambda number: is_topic(topics[number]), wanted)]
-            if not sent:
-                text = f"{topics[first]!r} is not a topic: letters, digits, '.', '_' and '-' only"
-                raise RejectedError(self._describe(text), delivered=first)
-            connection = self._get_connection(messages[first].cluster, delivered=first)
-            outcome = connection.send([(topics[number], messages[number]) for number in sent])
-            reports = {sent[position]: error for position, error in outcome.reports.items()}
-            waiting = [n for n in waiting if n not in reports or reports[n] is not None]
-            if (last := connection.last) is not None:
-                self.answer = (
-                    f"topic {last.topic()}, partition {last.partition()}, offset {last.offset()}"
-                )
-            if outcome.given_up:
-                self.close()
-                delivered = waiting[0] if waiting else len(messages)
-                raise RetryableError(self._describe(outcome.given_up), delivered=delivered)
-            failed = reports.get(waiting[0]) if waiting else None
-            if failed is None:
-                continue  # the library's queue is full; the rest is sent later
-            first = waiting[0]
-            text = self._describe(connection.explain(failed, topics[first], messages[first]))
-            name = failed.name()
-            if name not in faults.TOO_LARGE | faults.INVALID:
-                self.close()
-                is_about = name in faults.ABOUT_MESSAGE
-                raise RetryableError(text, delivered=first, is_about_message=is_about)
-            if len(sent) == 1:
-                # The library does not report the limits of broker and topic.
-                error = TooLargeError if name in faults.TOO_LARGE else RejectedError
-                raise error(text, delivered=first)
-            # A broker refuses whole batches. Only a message sent alone is certainly the cause.
-            alone = True
-
-    def probe(self, message: Message) -> ProbeResult:
-        """Connect, log in, and look up the brokers and the topic. Raise RetryableError."""
-        topic = fill_topic(self._settings.topic, message)
-        try:
-            return ProbeResult(self._get_connection(message.cluster, delivered=0).probe(topic))
-        except RetryableError as error:
-            raise RetryableError(self._describe(str(error))) from error
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Destroy the producer with its remaining messages."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _get_connection(self, cluster: str, *, delivered: int) -> KafkaConnection:
-        if self._connection is None:
-            try:
-                self._connection = KafkaConnection(self._settings, self._servers, cluster)
-            except (ConfigurationError, ImportError) as error:
-                # Files and libraries may be valid at the next attempt.
-                raise RetryableError(self._describe(str(error)), delivered=delivered) from error
-        return self._connection
-
-    def _describe(self, text: str) -> str:
-        """Return an error message: the brokers and a text, printable and of bounded length."""
-        return f"{self._place}: {printable(text)[:_LONGEST_ERROR]}"
+    host, _, port = broker.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=2) as connected,
+            make_tls_context(settings).wrap_socket(connected, server_hostname=host),
+        ):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except (ConfigurationError, OSError, ValueError):
+        return ""

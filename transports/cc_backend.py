@@ -21,9 +21,8 @@ from urllib.parse import urlencode
 import msgspec
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.records.line_protocol.decoding import LineError
-from ccagent.transports.http.settings import with_scheme
-from ccagent.transports.http.transport import HttpTransport
+from ccagent.records.line_protocol import LineError
+from ccagent.transports.http import HttpTransport, with_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from ccagent.net.http_client import HttpAnswer
     from ccagent.records.message import Message
     from ccagent.transports.base import ProbeResult
-    from ccagent.transports.http.server import HttpRequest
-    from ccagent.transports.http.settings import HttpSettings
+    from ccagent.transports.http import HttpSettings
+    from ccagent.transports.http_server import HttpRequest
 
 _SCHEMES = {"ccbackend": "http", "ccbackends": "https"}
 _JOBS = "/api/jobs/"
@@ -204,7 +203,7 @@ def _decode_run(payload: bytes) -> _Run | None:
 
 def _parse_calls(message: Message, delivered: int) -> Iterator[tuple[str, bytes]]:
     """Return path and argument of each event. Raise RejectedError for any other line."""
-    from ccagent.records.line_protocol.decoding import decode_lines
+    from ccagent.records.line_protocol import decode_lines
 
     try:
         for line in decode_lines(message.body.decode()):

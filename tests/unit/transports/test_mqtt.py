@@ -9,8 +9,7 @@ import pytest
 from ccagent.config.configuration import check_sink
 from ccagent.errors import ConfigurationError
 from ccagent.transports.base import build_transport
-from ccagent.transports.mqtt.settings import MqttSettings, check_settings
-from ccagent.transports.mqtt.transport import MqttTransport
+from ccagent.transports.mqtt import MqttSettings, MqttTransport, check_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

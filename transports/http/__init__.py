@@ -1,1 +1,0 @@
-"""`http://` and `https://`: POST requests to a server."""

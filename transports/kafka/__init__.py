@@ -1,1 +1,0 @@
-"""`kafka://` and `kafkas://`: topics of Apache Kafka."""

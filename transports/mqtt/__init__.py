@@ -1,1 +1,0 @@
-"""`mqtt://`, `mqtts://`, `ws://` and `wss://`: topics of an MQTT broker."""

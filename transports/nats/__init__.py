@@ -1,1 +1,0 @@
-"""`nats://` and `tls://`: subjects and streams of NATS."""
