@@ -328,6 +328,8 @@ def _add_entry(
 ) -> None:
     job = _UNSAFE.sub("\ufffd", entry.job_id)
     for name, stat in entry.stats.items():
+        if stat.unit == "bytes" and name in {"read", "write"}:  # Lustre 2.5
+            name = f"{name}_bytes"  # noqa: PLW2901
         labels = (name, kind, target, job)
         families = _JOB_BYTES.get(name) if kind == "ost" else None
         if families is None:

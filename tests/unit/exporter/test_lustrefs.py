@@ -129,6 +129,20 @@ def test_job_stats_of_files(tmp_path: Path) -> None:
     assert any(name.startswith("lustre_job_stats_total{") for name in found)
 
 
+def test_bytes_of_jobs_of_lustre_2_5(tmp_path: Path) -> None:
+    target = tmp_path / "proc/fs/lustre/obdfilter/fs-OST0000"
+    target.mkdir(parents=True)
+    (target / "job_stats").write_text(
+        "job_stats:\n- job_id:          7\n  snapshot_time:   1400000000\n"
+        "  read:            { samples: 2, unit: bytes, min: 5, max: 7, sum: 12 }\n"
+    )
+    node = Node(root=str(tmp_path), hostname="n", cluster="c")
+    found = collected(make(LustrefsCollector, lctl="no-such-lctl"), node)
+    own = 'component="ost",jobid="7",operation="read_bytes",target="fs-OST0000"'
+    assert found[f"lustre_job_read_bytes_total{{{own}}}"] == 12
+    assert found[f"lustre_job_read_samples_total{{{own}}}"] == 2
+
+
 def test_a_node_without_lustre(tmp_path: Path) -> None:
     node = Node(root=str(tmp_path), hostname="n", cluster="c")
     with pytest.raises(NotHereError):
