@@ -155,7 +155,7 @@ def _interface(interface: Block, scope: TargetScope, complain: Complain) -> Iter
         for event, count in _numbers(block.fields, complain):
             name = event if event == "health_value" else f"health_{event}"
             # Many releases never set the health of `lo`: it is 0, the worst value.
-            if name == "health_value" and scope.stype_id == _LOOPBACK:
+            if event == "next_ping" or (event == "health_value" and scope.stype_id == _LOOPBACK):
                 continue
             yield Measurement(prefix + name, count, scope)
 
