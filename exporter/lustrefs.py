@@ -105,12 +105,20 @@ _RECOVERY_STATES = {
     RECOVERY["COMPLETE"]: 0, RECOVERY["INACTIVE"]: 1, RECOVERY["WAITING"]: 2,
     RECOVERY["WAITING_FOR_CLIENTS"]: 3, RECOVERY["RECOVERING"]: 4,
 }  # fmt: skip
-_RECOVERY_CLIENTS = {
+_RECOVERY_VALUES = {
     f"lustre_recovery_{state}_clients": gauge(
         f"recovery_status_{state}_clients", f"Clients that are {state} in the recovery",
         "kind", "target",
     )
     for state in ("completed", "connected", "evicted")
+} | {
+    f"lustre_recovery_{part}": gauge(
+        f"recovery_status_{part}_seconds", text, "kind", "target",
+    )
+    for part, text in (
+        ("duration", "Duration of the last recovery of a target"),
+        ("time_remaining", "Time until the recovery of a target ends at the latest"),
+    )
 }  # fmt: skip
 _HEALTH = gauge("lustre_health_healthy", "1 if the server is healthy, 0 if not")
 _LNET = {
@@ -206,8 +214,8 @@ def _read_recovery(target: str, value: bytes) -> Iterator[Sample]:
     for reading in read_recovery(target, "", value, _ignore):
         if reading.name == "lustre_recovery_status":
             yield _RECOVERY, own, _RECOVERY_STATES[reading.value]
-        elif reading.name in _RECOVERY_CLIENTS:
-            yield _RECOVERY_CLIENTS[reading.name], own, reading.value
+        elif reading.name in _RECOVERY_VALUES:
+            yield _RECOVERY_VALUES[reading.name], own, reading.value
 
 
 def _read_networks(value: bytes) -> Iterator[Sample]:

@@ -69,11 +69,16 @@ def test_recovery() -> None:
         [
             Parameter(
                 "obdfilter.fs-OST0000.recovery_status",
-                b"status: COMPLETE\ncompleted_clients: 3/4\nevicted_clients: 1\n",
+                b"status: COMPLETE\ncompleted_clients: 3/4\nevicted_clients: 1\n"
+                b"recovery_duration: 92\n",
             ),
-            Parameter("mdt.fs-MDT0000.recovery_status", b"status: RECOVERING\n"),
+            Parameter(
+                "mdt.fs-MDT0000.recovery_status", b"status: RECOVERING\ntime_remaining: 119\n"
+            ),
         ]
     )
+    assert found['recovery_status_duration_seconds{kind="OST",target="fs-OST0000"}'] == 92
+    assert found['recovery_status_time_remaining_seconds{kind="MDT",target="fs-MDT0000"}'] == 119
     assert found['recovery_status{kind="OST",target="fs-OST0000"}'] == 0
     assert found['recovery_status_completed_clients{kind="OST",target="fs-OST0000"}'] == 3
     assert found['recovery_status{kind="MDT",target="fs-MDT0000"}'] == 4
