@@ -129,6 +129,7 @@ _LNET = {
     "drop_count": counter("lustre_drop_count_total",
                           "Total number of messages that have been dropped", "nid"),
 }  # fmt: skip
+_LNET_HEALTH = gauge("lustre_health_value", "Health of an interface of LNet; 1000 is best", "nid")
 _LNET_BYTES = {
     "send_length": counter("lustre_send_bytes_total",
                            "Total number of bytes that have been sent"),
@@ -226,6 +227,9 @@ def _read_networks(value: bytes) -> Iterator[Sample]:
                 for field, family in _LNET.items():
                     if block.fields.get(field, "").isdecimal():
                         yield family, (nid,), int(block.fields[field])
+            for block in interface.blocks["health stats"]:
+                if block.fields.get("health value", "").isdecimal():
+                    yield _LNET_HEALTH, (nid,), int(block.fields["health value"])
 
 
 def _component(target: str) -> str:

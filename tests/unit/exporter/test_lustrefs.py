@@ -102,6 +102,7 @@ def test_networks() -> None:
     )
     assert any(name.startswith('lustre_send_count_total{nid="') for name in found)
     assert found["lustre_send_bytes_total"] > 0
+    assert found['lustre_health_value{nid="172.16.0.24@tcp"}'] == 1000
 
 
 @settings(max_examples=10)
