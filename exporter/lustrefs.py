@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.source import JobstatsSource
-from ccagent.agents.lustre.lnet import NETWORKS, STATISTICS, parse_indented
+from ccagent.agents.lustre.lnet import (
+    KERNEL_STATISTICS,
+    NETWORKS,
+    STATISTICS,
+    parse_indented,
+    read_kernel_statistics,
+)
 from ccagent.agents.lustre.metric import parse_operations
 from ccagent.agents.lustre.server_statistics import (
     RECOVERY,
@@ -181,6 +187,14 @@ def _read_totals(value: bytes) -> Iterator[Sample]:
                 yield family, (), int(block.fields[field])
 
 
+def _read_kernel_totals(value: bytes) -> Iterator[Sample]:
+    """Yield the same from the kernel's line, for nodes without lnetctl."""
+    for reading in read_kernel_statistics(value, _ignore):
+        family = _LNET_BYTES.get(reading.name.removeprefix("lustre_lnet_"))
+        if family is not None:
+            yield family, (), reading.value
+
+
 def _read_client(target: str, value: bytes) -> Iterator[Sample]:
     for operation in parse_operations(value, _ignore):
         yield _CLIENT, (operation.name, target), operation.samples
@@ -244,6 +258,8 @@ _WHOLE: dict[str, Callable[[bytes], Iterator[Sample]]] = {
     "health_check": _read_health,
     " ".join(NETWORKS): _read_networks,
     " ".join(STATISTICS): _read_totals,
+    "stats": _read_kernel_totals,
+    KERNEL_STATISTICS: _read_kernel_totals,
 }
 """Parsers of parameters without target, by parameter name."""
 

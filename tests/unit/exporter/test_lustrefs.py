@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.lnet import NETWORKS, STATISTICS
+from ccagent.agents.lustre.lnet import KERNEL_STATISTICS, NETWORKS, STATISTICS
 from ccagent.agents.lustre.metric import Parameter, parse_parameters
 from ccagent.errors import NotHereError
 from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
@@ -103,6 +103,18 @@ def test_networks() -> None:
     assert any(name.startswith('lustre_send_count_total{nid="') for name in found)
     assert found["lustre_send_bytes_total"] > 0
     assert found['lustre_health_value{nid="172.16.0.24@tcp"}'] == 1000
+
+
+def test_totals_of_networks_without_lnetctl() -> None:
+    kernel = Parameter(KERNEL_STATISTICS, b"0 28 0 11 12 0 1 2100 5300 0 7")
+    found = exposed([kernel])
+    assert found == {
+        "lustre_send_bytes_total": 2100, "lustre_receive_bytes_total": 5300,
+        "lustre_drop_bytes_total": 7,
+    }  # fmt: skip
+    totals = (PARAMS / "lnetctl_stats_show.txt").read_bytes()
+    both = exposed([Parameter(" ".join(STATISTICS), totals), kernel])
+    assert both == exposed([Parameter(" ".join(STATISTICS), totals)])
 
 
 @settings(max_examples=10)
