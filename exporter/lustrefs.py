@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.source import JobstatsSource
-from ccagent.agents.lustre.lnet import NETWORKS, STATISTICS, parse_indented
+from ccagent.agents.lustre.lnet import (
+    KERNEL_STATISTICS,
+    NETWORKS,
+    STATISTICS,
+    parse_indented,
+    read_kernel_statistics,
+)
 from ccagent.agents.lustre.metric import parse_operations
 from ccagent.agents.lustre.server_statistics import (
     RECOVERY,
@@ -105,12 +111,20 @@ _RECOVERY_STATES = {
     RECOVERY["COMPLETE"]: 0, RECOVERY["INACTIVE"]: 1, RECOVERY["WAITING"]: 2,
     RECOVERY["WAITING_FOR_CLIENTS"]: 3, RECOVERY["RECOVERING"]: 4,
 }  # fmt: skip
-_RECOVERY_CLIENTS = {
+_RECOVERY_VALUES = {
     f"lustre_recovery_{state}_clients": gauge(
         f"recovery_status_{state}_clients", f"Clients that are {state} in the recovery",
         "kind", "target",
     )
     for state in ("completed", "connected", "evicted")
+} | {
+    f"lustre_recovery_{part}": gauge(
+        f"recovery_status_{part}_seconds", text, "kind", "target",
+    )
+    for part, text in (
+        ("duration", "Duration of the last recovery of a target"),
+        ("time_remaining", "Time until the recovery of a target ends at the latest"),
+    )
 }  # fmt: skip
 _HEALTH = gauge("lustre_health_healthy", "1 if the server is healthy, 0 if not")
 _LNET = {
@@ -121,6 +135,7 @@ _LNET = {
     "drop_count": counter("lustre_drop_count_total",
                           "Total number of messages that have been dropped", "nid"),
 }  # fmt: skip
+_LNET_HEALTH = gauge("lustre_health_value", "Health of an interface of LNet; 1000 is best", "nid")
 _LNET_BYTES = {
     "send_length": counter("lustre_send_bytes_total",
                            "Total number of bytes that have been sent"),
@@ -172,6 +187,14 @@ def _read_totals(value: bytes) -> Iterator[Sample]:
                 yield family, (), int(block.fields[field])
 
 
+def _read_kernel_totals(value: bytes) -> Iterator[Sample]:
+    """Yield the same from the kernel's line, for nodes without lnetctl."""
+    for reading in read_kernel_statistics(value, _ignore):
+        family = _LNET_BYTES.get(reading.name.removeprefix("lustre_lnet_"))
+        if family is not None:
+            yield family, (), reading.value
+
+
 def _read_client(target: str, value: bytes) -> Iterator[Sample]:
     for operation in parse_operations(value, _ignore):
         yield _CLIENT, (operation.name, target), operation.samples
@@ -206,8 +229,8 @@ def _read_recovery(target: str, value: bytes) -> Iterator[Sample]:
     for reading in read_recovery(target, "", value, _ignore):
         if reading.name == "lustre_recovery_status":
             yield _RECOVERY, own, _RECOVERY_STATES[reading.value]
-        elif reading.name in _RECOVERY_CLIENTS:
-            yield _RECOVERY_CLIENTS[reading.name], own, reading.value
+        elif reading.name in _RECOVERY_VALUES:
+            yield _RECOVERY_VALUES[reading.name], own, reading.value
 
 
 def _read_networks(value: bytes) -> Iterator[Sample]:
@@ -218,6 +241,9 @@ def _read_networks(value: bytes) -> Iterator[Sample]:
                 for field, family in _LNET.items():
                     if block.fields.get(field, "").isdecimal():
                         yield family, (nid,), int(block.fields[field])
+            for block in interface.blocks["health stats"]:
+                if block.fields.get("health value", "").isdecimal():
+                    yield _LNET_HEALTH, (nid,), int(block.fields["health value"])
 
 
 def _component(target: str) -> str:
@@ -232,6 +258,8 @@ _WHOLE: dict[str, Callable[[bytes], Iterator[Sample]]] = {
     "health_check": _read_health,
     " ".join(NETWORKS): _read_networks,
     " ".join(STATISTICS): _read_totals,
+    "stats": _read_kernel_totals,
+    KERNEL_STATISTICS: _read_kernel_totals,
 }
 """Parsers of parameters without target, by parameter name."""
 
@@ -328,6 +356,8 @@ def _add_entry(
 ) -> None:
     job = _UNSAFE.sub("\ufffd", entry.job_id)
     for name, stat in entry.stats.items():
+        if stat.unit == "bytes" and name in {"read", "write"}:  # Lustre 2.5
+            name = f"{name}_bytes"  # noqa: PLW2901
         labels = (name, kind, target, job)
         families = _JOB_BYTES.get(name) if kind == "ost" else None
         if families is None:

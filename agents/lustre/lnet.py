@@ -89,6 +89,7 @@ _KERNEL_ORDER = (
 
 _COUNTER = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _NETWORK = re.compile(r"[a-z][a-z0-9]{0,15}", re.ASCII)
+_LOOPBACK = "lo"
 
 
 def read_lnet(_owner: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
@@ -122,7 +123,7 @@ def read_networks(value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield counters and health of each network, over its interfaces, from `lnetctl net show`.
 
     Names and tags contain no NIDs. The network `lo` is the node's traffic with itself. It counts in
-    the sum of the networks, as in the statistics of the node.
+    the sum of the networks, as in the statistics of the node, but has no health.
     """
     networks = parse_indented(value).blocks.get("net")
     if not networks:
@@ -153,6 +154,9 @@ def _interface(interface: Block, scope: TargetScope, complain: Complain) -> Iter
     for block in interface.blocks["health stats"]:
         for event, count in _numbers(block.fields, complain):
             name = event if event == "health_value" else f"health_{event}"
+            # Many releases never set the health of `lo`: it is 0, the worst value.
+            if event == "next_ping" or (event == "health_value" and scope.stype_id == _LOOPBACK):
+                continue
             yield Measurement(prefix + name, count, scope)
 
 

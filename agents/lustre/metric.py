@@ -149,15 +149,23 @@ class Operation(NamedTuple):
 
 
 def parse_operations(content: bytes, complain: Complain) -> Iterator[Operation]:
-    """Yield the operations of a `stats`; report and skip an unparsable line."""
+    """Yield the operations of a `stats`; report and skip an unparsable line.
+
+    OSTs of 2.10 print `statfs` twice: the requests of clients, then the calls within the server,
+    such as those of reading its free space. The first line of an operation counts.
+    """
+    seen: set[bytes] = set()
     for line in content.split(b"\n"):
         words = line.split(None, 8)
-        if not words or words[0].rstrip(b":") in _TIMES:
+        if not words or words[0].rstrip(b":") in _TIMES or words[0] in seen:
             continue
         try:
-            yield _operation(words)
+            operation = _operation(words)
         except UnparsableError as error:
             complain(f"{error}, in {show_text(line)}")
+            continue
+        seen.add(words[0])
+        yield operation
 
 
 def _operation(words: list[bytes]) -> Operation:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -38,6 +39,13 @@ TOO_LONG_LINE = f"the line has more than {PIECE} bytes"
 
 _LINES, _BYTES = 150, 16 << 10
 """Lines and bytes that the general path processes at a time, in about 5 ms."""
+
+_LONG_STRING = re.compile(
+    rb' (?:event|log|control|query)="[^"\\\n]*+(?:\\.[^"\\\n]*+)*+\n[^"\\]*+(?:\\.[^"\\]*+)*+"'
+    rb"(?=[ \r\n]|\Z)",
+    re.DOTALL,
+)
+"""A string of several lines, as in an event with indented JSON."""
 
 
 class IngestCounters:
@@ -108,6 +116,7 @@ class LineIngest:
         """Write a message of mostly known keys in a few ms. Return None for others."""
         if len(body) > PIECE:
             return None
+        body = _join_strings(body)
         message = LineMessage(cluster, sender)
         if not self._write_known(body, message):
             return None
@@ -146,7 +155,7 @@ class LineIngest:
                 is_ended = self._is_strict
                 yield message
                 continue
-            piece = bytes(body[begin:end])
+            piece = _join_strings(bytes(body[begin:end]))
             begin = end
             # `write_known` has tried the same with a message of one piece.
             if len(body) > PIECE and self._write_known(piece, message):
@@ -253,6 +262,13 @@ class LineIngest:
         if log is not None:
             for time, runs in logged.items():
                 log.add_runs(time, runs)
+
+
+def _join_strings(piece: bytes) -> bytes:
+    """Return lines whose line breaks in strings are escaped. Each line is then decoded alone."""
+    if b'="' not in piece:
+        return piece
+    return _LONG_STRING.sub(lambda found: found[0].replace(b"\n", rb"\n"), piece)
 
 
 def _split(piece: bytes) -> Iterator[bytes]:

@@ -115,9 +115,9 @@ def canonical(raw: bytes, *, is_escaped: bool = True) -> str:
     r"""Return the canonical printable text of an id, independent of the server's version.
 
     is_escaped: the version prints ids with special characters in double quotes, escaped as `\xHH`.
-    Other versions print double quotes only if they are part of the id; some vendors' versions
-    escape, too. Different ids have different texts: a backslash is doubled, and each byte that is
-    unprintable or invalid UTF-8 becomes `\xHH`.
+    Other versions print double quotes only if they are part of the id; some vendors' 2.14 quotes
+    ids with a colon, too, and may escape. Different ids have different texts: a backslash is
+    doubled, and each byte that is unprintable or invalid UTF-8 becomes `\xHH`.
     """
     if len(raw) > 1 and raw[:1] == raw[-1:] == b'"' and (is_escaped or _is_escaped(raw)):
         return unquote(raw[1:-1])
@@ -147,7 +147,7 @@ def _as_text(raw: bytes) -> str:
 
 
 def _is_escaped(raw: bytes) -> bool:
-    return b"\\x" in raw and _ESCAPED.fullmatch(raw) is not None
+    return (b"\\x" in raw or b":" in raw) and _ESCAPED.fullmatch(raw) is not None
 
 
 def _printable(character: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.lnet import NETWORKS, STATISTICS
+from ccagent.agents.lustre.lnet import KERNEL_STATISTICS, NETWORKS, STATISTICS
 from ccagent.agents.lustre.metric import Parameter, parse_parameters
 from ccagent.errors import NotHereError
 from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
@@ -69,11 +69,16 @@ def test_recovery() -> None:
         [
             Parameter(
                 "obdfilter.fs-OST0000.recovery_status",
-                b"status: COMPLETE\ncompleted_clients: 3/4\nevicted_clients: 1\n",
+                b"status: COMPLETE\ncompleted_clients: 3/4\nevicted_clients: 1\n"
+                b"recovery_duration: 92\n",
             ),
-            Parameter("mdt.fs-MDT0000.recovery_status", b"status: RECOVERING\n"),
+            Parameter(
+                "mdt.fs-MDT0000.recovery_status", b"status: RECOVERING\ntime_remaining: 119\n"
+            ),
         ]
     )
+    assert found['recovery_status_duration_seconds{kind="OST",target="fs-OST0000"}'] == 92
+    assert found['recovery_status_time_remaining_seconds{kind="MDT",target="fs-MDT0000"}'] == 119
     assert found['recovery_status{kind="OST",target="fs-OST0000"}'] == 0
     assert found['recovery_status_completed_clients{kind="OST",target="fs-OST0000"}'] == 3
     assert found['recovery_status{kind="MDT",target="fs-MDT0000"}'] == 4
@@ -97,6 +102,19 @@ def test_networks() -> None:
     )
     assert any(name.startswith('lustre_send_count_total{nid="') for name in found)
     assert found["lustre_send_bytes_total"] > 0
+    assert found['lustre_health_value{nid="172.16.0.24@tcp"}'] == 1000
+
+
+def test_totals_of_networks_without_lnetctl() -> None:
+    kernel = Parameter(KERNEL_STATISTICS, b"0 28 0 11 12 0 1 2100 5300 0 7")
+    found = exposed([kernel])
+    assert found == {
+        "lustre_send_bytes_total": 2100, "lustre_receive_bytes_total": 5300,
+        "lustre_drop_bytes_total": 7,
+    }  # fmt: skip
+    totals = (PARAMS / "lnetctl_stats_show.txt").read_bytes()
+    both = exposed([Parameter(" ".join(STATISTICS), totals), kernel])
+    assert both == exposed([Parameter(" ".join(STATISTICS), totals)])
 
 
 @settings(max_examples=10)
@@ -127,6 +145,20 @@ def test_job_stats_of_files(tmp_path: Path) -> None:
     assert found[f"lustre_job_read_minimum_size_bytes{{{own}}}"] == 5
     assert found["ccagent_lustre_jobs_left_out"] == 1
     assert any(name.startswith("lustre_job_stats_total{") for name in found)
+
+
+def test_bytes_of_jobs_of_lustre_2_5(tmp_path: Path) -> None:
+    target = tmp_path / "proc/fs/lustre/obdfilter/fs-OST0000"
+    target.mkdir(parents=True)
+    (target / "job_stats").write_text(
+        "job_stats:\n- job_id:          7\n  snapshot_time:   1400000000\n"
+        "  read:            { samples: 2, unit: bytes, min: 5, max: 7, sum: 12 }\n"
+    )
+    node = Node(root=str(tmp_path), hostname="n", cluster="c")
+    found = collected(make(LustrefsCollector, lctl="no-such-lctl"), node)
+    own = 'component="ost",jobid="7",operation="read_bytes",target="fs-OST0000"'
+    assert found[f"lustre_job_read_bytes_total{{{own}}}"] == 12
+    assert found[f"lustre_job_read_samples_total{{{own}}}"] == 2
 
 
 def test_a_node_without_lustre(tmp_path: Path) -> None:

@@ -121,8 +121,28 @@ def test_the_worst_interface_gives_the_health_of_a_network_and_the_node() -> Non
     values, _ = values_of((" ".join(NETWORKS), head + b"status: down" + tail))
     for place in ("tcp", ""):
         assert values[place]["lustre_lnet_network_health_value"] == 850
-    assert values["lo"]["lustre_lnet_network_health_value"] == 1000
     assert values["tcp"]["lustre_lnet_network_interfaces_up"] == 1
+
+
+def test_the_time_of_the_next_ping_is_no_event() -> None:
+    text = (
+        b"net:\n-     net type: tcp\n      local NI(s):\n      -     nid: 10.0.0.1@tcp\n"
+        b"            health stats:\n                  ping_count: 2\n"
+        b"                  next_ping: 81234\n"
+    )
+    values, errors = values_of((" ".join(NETWORKS), text))
+    assert errors == []
+    assert values["tcp"]["lustre_lnet_network_health_ping_count"] == 2
+    assert "lustre_lnet_network_health_next_ping" not in values["tcp"]
+
+
+def test_the_loopback_has_no_health() -> None:
+    content = (RECORDED / "lnetctl_net_show_v4.txt").read_bytes()
+    content = content.replace(b"health value: 1000", b"health value: 0", 1)
+    values, errors = values_of((" ".join(NETWORKS), content))
+    assert errors == []
+    assert values[""]["lustre_lnet_network_health_value"] == 1000
+    assert "lustre_lnet_network_health_value" not in values["lo"]
 
 
 @pytest.mark.parametrize(

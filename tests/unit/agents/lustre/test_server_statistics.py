@@ -210,6 +210,19 @@ def test_operations_of_old_versions_have_no_times() -> None:
     }
 
 
+def test_of_an_operation_printed_twice_the_first_line_counts() -> None:
+    content = (
+        b"obdfilter.fs-OST0000.stats=\n"
+        b"statfs                    30 samples [reqs]\n"
+        b"reconnect                 1 samples [reqs]\n"
+        b"statfs                    5000 samples [reqs]\n"
+    )
+    values, errors = values_of(content, "stats")
+    assert errors == []
+    assert values["lustre_ost_stats_statfs", "fs-OST0000"] == 30
+    assert values["lustre_ost_stats_statfs", ""] == 30
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -30,6 +30,7 @@ from tests.unit.stores.metrics.support import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.ingest import LineIngest
 
 scanner = each_scanner
@@ -399,3 +400,28 @@ def test_an_escaped_blank_is_not_the_end_of_a_key(store: MetricStore, ingest: Li
     ingest.write(escaped)
     assert ingest.write(f"load,cluster=fox,hostname=a\\ value=1 {NOW}\n".encode()).bad_count == 1
     assert list(stored(store)) == [("fox", "a b", "load")]
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_strings_of_events_may_have_several_lines(in_pieces: bool) -> None:
+    events: list[Line] = []
+
+    def take(event: Line, _sender: str) -> str:
+        events.append(event)
+        return ""
+
+    ingest = new_ingest(store := new_store(), others=take)
+    content = '{\n  "user": "a\\\\b"\n}'
+    escaped = content.replace("\\", "\\\\").replace('"', '\\"')
+    body = (
+        line("load", 1.0) + f'job,function=start_job event="{escaped}" {NOW}\n'
+        'sshd,hostname=n1 log="cut off\n' + line("power", 2.0)
+    ).encode()
+    message = LineMessage("fox")
+    if in_pieces:
+        list(ingest.write_pieces(body, message))
+    else:
+        message = ingest.write(body)
+    assert [(event.tags, event.value) for event in events] == [({"function": "start_job"}, content)]
+    assert message.bad == []
+    assert message.stored == len(stored(store)) == 2

