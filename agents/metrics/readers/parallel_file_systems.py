@@ -2,7 +2,8 @@
 
 BeeGFS: requests of clients to its servers, by beegfs-ctl (BeeGFS 7) or beegfs (BeeGFS 8). A line
 has a name and pairs of number and operation: `Sum:   56624 [sum]  10 [close]`. With an interval of
-0 the numbers are those since the servers started.
+0 the numbers are those since the servers started. Source: ModeClientStats.cpp of BeeGFS 7. It
+rounds bytes to six digits.
 
 GPFS: I/O of this node, by mmpmon. Source: IBM Storage Scale, "Display I/O statistics per mounted
 file system".
@@ -82,7 +83,9 @@ def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
     # The last line of an interrupted program is incomplete.
     for line in text.split("\n")[:-1]:
         stripped = line.strip()
-        is_any = is_any or stripped.startswith(("======", "-------"))
+        # beegfs-ctl prints the line `====== 0 s ======` only if it repeats its output.
+        is_header = stripped.startswith(("======", "-------"))
+        is_any = is_any or is_header or _PAIR.search(stripped) is not None
         name, _, rest = stripped.partition(" ")
         if name.rstrip(":") not in ((client,) if client else _SUMS):
             continue
@@ -242,23 +245,29 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
         )
         for command in commands:
             try:
-                return run([*command, *arguments(command[-1], point, servers)])
+                client = self.settings.client
+                return run([*command, *arguments(command[-1], point, servers, client)])
             except NotHereError:
                 continue
         names = " or ".join(command[0] for command in commands)
         raise ProgramError(f"no program {names}: install it, or set agents.metrics.beegfs.command")
 
 
-def arguments(program: str, point: str, servers: str) -> Sequence[str]:
-    """Return the arguments for one output of the counters of all clients."""
+def arguments(program: str, point: str, servers: str, client: str = "") -> Sequence[str]:
+    """Return the arguments for one output of the counters of all clients.
+
+    client: the one whose line is read; empty: the sum.
+    """
     if program.rpartition("/")[2] == "beegfs":
         return (
             "stats", "client", f"--node-type={servers}", "--interval=0s", "--all", "--retro",
             f"--mount={point}",
         )  # fmt: skip
+    # With a limit there is no sum since BeeGFS 7.1; without one BeeGFS 7.0 has no lines of clients.
+    lines = 100_000 if client else 0
     return (
         "--clientstats", f"--nodetype={servers}", f"--mount={point}", "--allstats", "--interval=0",
-        "--maxlines=100000", "--rwunit=B", "--perinterval",
+        f"--maxlines={lines}", "--rwunit=B", "--perinterval",
     )  # fmt: skip
 
 
