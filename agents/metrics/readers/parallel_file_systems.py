@@ -48,6 +48,7 @@ _PAIR = re.compile(r"(\S+)\s+\[([^\]\s]{1,40})\]")
 _NUMBER = re.compile(r"[0-9]{1,25}(?:\.[0-9]{1,10})?(?:[eE]\+?[0-9]{1,2})?", re.ASCII)
 _BYTE_PAIR = re.compile(r"(|Ki|Mi|Gi|Ti)B-(rd|wr)")
 _FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_ROUNDED = ("rd", "wr")
 _SUMS = ("Sum", "Summary")
 _LARGEST = 1 << 70
 
@@ -74,8 +75,8 @@ _BYTES = {"B-rd": "read", "B-wr": "write"}
 def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
     """Return counters by operation, of `client` or summed over all clients if it is empty.
 
-    Byte counters are `B-rd` and `B-wr`; the rounded counters of `beegfs stats` (`rd`, `wr`) are
-    skipped. A client without requests has no line; the result is empty. Raise UnparsableError for
+    Byte counters are `B-rd` and `B-wr`; those of `beegfs stats` (`rd`, `wr`) are skipped if rounded
+    to a unit. A client without requests has no line; the result is empty. Raise UnparsableError for
     any other output.
     """
     text = content.decode("utf-8", "replace")
@@ -100,13 +101,14 @@ def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
 
 def _parse_pairs(text: str) -> dict[str, int]:
     counters: dict[str, int] = {}
-    for number, operation in _PAIR.findall(text):
-        found = _BYTE_PAIR.fullmatch(operation)
-        if operation in {"rd", "wr"} or operation.endswith("/s"):
+    for number, printed in _PAIR.findall(text):
+        operation = f"B-{printed}" if printed in _ROUNDED and number.isdecimal() else printed
+        if operation in _ROUNDED or operation.endswith("/s"):
             continue
         if _NUMBER.fullmatch(number) is None:
             raise UnparsableError(f"{operation[:40]}: not a number: {number[:40]!r}")
         exact = int(number) if number.isdecimal() else float(number)
+        found = _BYTE_PAIR.fullmatch(operation)
         value = exact * _FACTORS[found[1]] if found else exact
         if not math.isfinite(value) or value > _LARGEST:
             raise UnparsableError(f"{operation[:40]}: out of range: {number[:40]}")
@@ -261,7 +263,7 @@ def arguments(program: str, point: str, servers: str, client: str = "") -> Seque
     if program.rpartition("/")[2] == "beegfs":
         return (
             "stats", "client", f"--node-type={servers}", "--interval=0s", "--all", "--retro",
-            f"--mount={point}",
+            "--raw", f"--mount={point}",
         )  # fmt: skip
     # With a limit there is no sum since BeeGFS 7.1; without one BeeGFS 7.0 has no lines of clients.
     lines = 100_000 if client else 0

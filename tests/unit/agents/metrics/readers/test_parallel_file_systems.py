@@ -65,6 +65,12 @@ def test_bytes_have_units(printed: str, value: int) -> None:
     assert parse_client_stats(f"====== 0 s ======\nSum: {printed}\n".encode()) == {"B-wr": value}
 
 
+def test_bytes_of_beegfs_8_count_if_they_have_all_digits() -> None:
+    text = RETRO.replace("306Gi", "328770000001").replace("84Mi", "0")
+    found = parse_client_stats(text.encode())
+    assert (found["B-rd"], found["B-wr"]) == (328_770_000_001, 0)
+
+
 def test_rounded_bytes_and_rates_are_left_out() -> None:
     assert parse_client_stats(RETRO.encode()) == {"sum": 61957, "ops-rd": 22385, "ops-wr": 21504}
     assert parse_client_stats(b"====== 10 s ======\nSum: 5 [sum]  3.5 [MiB-rd/s]\n") == {"sum": 5}
@@ -181,7 +187,7 @@ def test_beegfs_8_has_another_program(node: ProgramNode) -> None:
     assert reader.errors == []
     assert node.commands[0] == (
         "beegfs", "stats", "client", "--node-type=meta", "--interval=0s", "--all", "--retro",
-        "--mount=/mnt/beeond",
+        "--raw", "--mount=/mnt/beeond",
     )  # fmt: skip
     reader.close()
 
