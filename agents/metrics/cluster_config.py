@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
-from ccagent.machine.cpus import CPUS, read_cpus, read_model, read_topology_id
+from ccagent.machine.cpus import CPUS, read_cpus, read_model, read_siblings, read_topology_id
 from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.hostlist import compact, expand
 from ccagent.machine.parsed import parse_or, read_parsed
@@ -124,7 +124,7 @@ def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[s
 def topology(node: Node) -> dict[str, Any]:
     """Return the hwthreads of the node, and of its sockets, memory domains and cores."""
     sockets: dict[int, list[int]] = {}
-    cores: dict[tuple[int, int], list[int]] = {}
+    cores: dict[tuple[int, int, int], list[int]] = {}
     cpus: list[int] = []
     for name in _list_numbers(node, CPUS, "cpu"):
         try:
@@ -137,7 +137,12 @@ def topology(node: Node) -> dict[str, Any]:
         socket = max(0, socket)  # -1: the kernel has no socket numbers.
         cpus.append(name)
         sockets.setdefault(socket, []).append(name)
-        cores.setdefault((socket, core), []).append(name)
+        # Without a firmware table of the topology, clusters of a socket count their cores from 0.
+        try:
+            first = min(read_siblings(node, name), default=-1)
+        except CcagentError:
+            first = -1
+        cores.setdefault((socket, core, first), []).append(name)
     known = set(cpus)
     domains: dict[int, list[int]] = {}
     for number in _list_numbers(node, _NODES, "node"):

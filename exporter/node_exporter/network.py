@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.exporter.collector import Collector, read_number, read_numbers, read_text
 from ccagent.exporter.exposition import counter, gauge, untyped
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.cpus import CPUS
+from ccagent.machine.parsed import parse_or, read_parsed
 from ccagent.machine.procfs.network import (
     parse_arp,
     parse_device,
@@ -25,6 +26,7 @@ from ccagent.machine.procfs.network import (
     parse_udp_queues,
     split_devices,
 )
+from ccagent.machine.procfs.system import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,10 +234,19 @@ _SOFTNET = {
 def read_softnet(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/net/softnet_stat: processed and dropped packets by CPU."""
     cpus = read_parsed(node, "proc/net/softnet_stat", parse_softnet)
-    labels = [(str(each.cpu),) for each in cpus]
+    labels = [(str(number),) for number in _number_cpus(node, [each.cpu for each in cpus])]
     for field, family in _SOFTNET.items():
         values = map(attrgetter(field), cpus)
         yield family, [pair for pair in zip(labels, values, strict=True) if pair[1] is not None]
+
+
+def _number_cpus(node: Node, cpus: list[int | None]) -> list[int]:
+    """Return the numbers of cpus; if the kernel printed none, those of the online cpus."""
+    printed = [cpu for cpu in cpus if cpu is not None]
+    if len(printed) == len(cpus):
+        return printed
+    online = parse_or(node, f"{CPUS}/online", parse_cpu_list, list[int]())
+    return online if len(online) == len(cpus) else [*range(len(cpus))]
 
 
 _ARP = gauge("node_arp_entries", "ARP entries by device", "device")

@@ -37,6 +37,13 @@ _COUNTERS = {
     "ib_recv_pkts": "port_rcv_packets",
     "ib_xmit_pkts": "port_xmit_packets",
 }
+_HARDWARE = {
+    "ib_recv": "rx_bytes",
+    "ib_xmit": "tx_bytes",
+    "ib_recv_pkts": "rx_pkts",
+    "ib_xmit_pkts": "tx_pkts",
+}
+"""Counters of drivers without the standard ones, in bytes and packets: efa, bnxt_re."""
 _RATE = re.compile(rb"\s*(\d{1,6}(?:\.\d{1,6})?) Gb/sec")
 
 _ASKED = "netlink of RDMA, as `rdma resource show"
@@ -84,16 +91,16 @@ class InfinibandReader(Reader[ReaderSettings]):
     metrics: ClassVar[dict[str, Metric]] = {
         "ib_recv": Metric("B/s", "node", "bytes received, all ports",
             "/sys/class/infiniband/*/ports/*/counters/port_rcv_data in words of 4 B"
-            " (hfi1: flits of 8 B), or counters_ext/port_rcv_data_64"),
+            " (hfi1: flits of 8 B), or counters_ext/port_rcv_data_64, or hw_counters/rx_bytes"),
         "ib_xmit": Metric("B/s", "node", "bytes sent, all ports",
             "/sys/class/infiniband/*/ports/*/counters/port_xmit_data in words of 4 B"
-            " (hfi1: flits of 8 B), or counters_ext/port_xmit_data_64"),
+            " (hfi1: flits of 8 B), or counters_ext/port_xmit_data_64, or hw_counters/tx_bytes"),
         "ib_recv_pkts": Metric("1/s", "node", "packets received, all ports",
             "/sys/class/infiniband/*/ports/*/counters/port_rcv_packets,"
-            " or counters_ext/port_rcv_packets_64"),
+            " or counters_ext/port_rcv_packets_64, or hw_counters/rx_pkts"),
         "ib_xmit_pkts": Metric("1/s", "node", "packets sent, all ports",
             "/sys/class/infiniband/*/ports/*/counters/port_xmit_packets,"
-            " or counters_ext/port_xmit_packets_64"),
+            " or counters_ext/port_xmit_packets_64, or hw_counters/tx_pkts"),
         "ib_ports_active": Metric("", "node", "ports in state ACTIVE, updated every minute",
             "/sys/class/infiniband/*/ports/*/state", is_default=False),
         "ib_rate": Metric("B/s", "node",
@@ -168,19 +175,26 @@ class InfinibandReader(Reader[ReaderSettings]):
     def _find_counters(
         self, node: Node, device: str, port: str
     ) -> tuple[tuple[str, str, int], ...]:
-        """Find the 64-bit counters of a port: before Linux 4.5 they are in counters_ext."""
+        """Find the 64-bit counters of a port: before Linux 4.5 they are in counters_ext.
+
+        Without standard counters those of the hardware count.
+        """
         files = {
             f"{directory}/{name}"
-            for directory in ("counters", "counters_ext")
+            for directory in ("counters", "counters_ext", "hw_counters")
             for name in self.try_list(node, f"{port}/{directory}")
         }
         unit = _FLIT if device.startswith(_OMNI_PATH) else _WORD
         counters: list[tuple[str, str, int]] = []
         for metric, name in _COUNTERS.items():
-            for file in (f"counters_ext/{name}_64", f"counters/{name}"):
+            factor = unit if name.endswith("_data") else 1
+            for file, scale in (
+                (f"counters_ext/{name}_64", factor),
+                (f"counters/{name}", factor),
+                (f"hw_counters/{_HARDWARE[metric]}", 1),
+            ):
                 if file in files:
-                    factor = unit if name.endswith("_data") else 1
-                    counters.append((metric, f"{port}/{file}", factor))
+                    counters.append((metric, f"{port}/{file}", scale))
                     break
         return tuple(counters)
 

@@ -1,9 +1,13 @@
 """Reader of sensors of the management controller, by ipmitool or ipmi-sensors.
 
-ipmitool sensor:     CPU1 Temp | 42.000 | degrees C | ok | 0.000 | ...
+ipmitool sensor:     CPU1 Temp | 42.000 | degrees C | ok | 0.000 | ... (six limits)
+ipmitool -c sensor:  CPU1 Temp,42.000,degrees C,ok,0.000,...
 ipmitool sdr:        CPU1 Temp | 42 degrees C | ok
+ipmitool sdr elist:  CPU1 Temp | 30h | ok | 3.1 | 42 degrees C
 ipmitool -c sdr:     CPU1 Temp,42,degrees C,ok
-ipmi-sensors --comma-separated-output:  ID,Name,Type,Reading,Units,Event
+ipmi-sensors:        ID | Name | Type | Reading | Units | Event
+ipmimonitoring:      ID | Name | Type | State | Reading | Units | Event
+The last two have commas with --comma-separated-output.
 """
 
 from __future__ import annotations
@@ -27,7 +31,11 @@ _LONGEST_NAME = 64
 _MOST = 2000
 _NUMBER = re.compile(r"-?[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 _VALUE = re.compile(r"(-?[0-9]{1,12}(?:\.[0-9]{1,12})?) (\S.*)", re.ASCII)
-_FREEIPMI_HEADER = "ID,Name,Type,Reading,Units,Event"
+_NUMBER_OF_SENSOR = re.compile(r"[0-9A-F]{2}h", re.ASCII)
+_LIMITS = 6
+_FREEIPMI_HEADER = re.compile(
+    r"^ID *([,|]) *Name *\1 *Type *\1 *(State *\1)? *Reading *\1 *Units *\1 *Event", re.MULTILINE
+)
 _KINDS = {
     "degrees c": "temp", "c": "temp",
     "degrees f": "fahrenheit", "f": "fahrenheit",
@@ -57,13 +65,15 @@ def parse_ipmi_sensors(content: bytes) -> list[IpmiSensor]:
     sensor.
     """
     text = content.decode("utf-8", "replace")
-    has_ids = _FREEIPMI_HEADER in text
+    header = _FREEIPMI_HEADER.search(text)
+    # Columns between name and reading.
+    between = 0 if header is None else 2 if header[2] else 1
     sensors: list[IpmiSensor] = []
     known: dict[str, int] = {}
     is_any = False
     # The last line of an interrupted program is incomplete.
     for line in text.split("\n")[:-1]:
-        fields = _fields(line, has_ids=has_ids)
+        fields = _fields_after_id(line, between) if between else _fields(line)
         if fields is None:
             continue
         is_any = True
@@ -84,30 +94,39 @@ def parse_ipmi_sensors(content: bytes) -> list[IpmiSensor]:
     return sensors
 
 
-def _fields(line: str, *, has_ids: bool) -> tuple[str, str, str] | None:
-    """Return name, number and unit of a line; None for other lines."""
+def _fields(line: str) -> tuple[str, str, str] | None:
+    """Return name, number and unit of a line of ipmitool; None for other lines."""
     if "|" in line:
         columns = [column.strip() for column in line.split("|")]
-        if len(columns) >= 4:
-            return columns[0], columns[1], columns[2]
-        if len(columns) == 3:
-            found = _VALUE.fullmatch(columns[1])
+        is_extended = len(columns) == 5 and _NUMBER_OF_SENSOR.fullmatch(columns[1])
+        if len(columns) == 3 or is_extended:
+            # A state may follow: `110 Watts, Presence detected`.
+            reading = columns[4 if is_extended else 1].partition(",")[0]
+            found = _VALUE.fullmatch(reading)
             return (columns[0], found[1], found[2]) if found else (columns[0], "", "")
-        return None
+        return (columns[0], columns[1], columns[2]) if len(columns) > 3 else None
     columns = line.split(",")
-    if has_ids:
-        # The event is the only quoted field: 'OK', or several events in one field.
-        if len(columns) < 6 or not columns[0].strip().isdecimal():
-            return None
-        event = next(
-            (i for i, each in enumerate(columns) if each.startswith("'")), len(columns) - 1
-        )
-        if event < 5:
-            return None
-        return ",".join(columns[1 : event - 3]), columns[event - 2], columns[event - 1]
     if len(columns) < 4:
         return None
-    return ",".join(columns[:-3]), columns[-3], columns[-2]
+    last = len(columns) - (_LIMITS if len(columns) >= 4 + _LIMITS else 0)
+    return ",".join(columns[: last - 3]), columns[last - 3], columns[last - 2]
+
+
+def _fields_after_id(line: str, between: int) -> tuple[str, str, str] | None:
+    """Return name, number and unit of a line of FreeIPMI; None for other lines.
+
+    between: columns between name and reading.
+    """
+    columns = line.split(",")
+    if "|" in line:
+        columns = [column.strip() for column in line.split("|")]
+    if len(columns) < 5 + between or not columns[0].strip().isdecimal():
+        return None
+    # The event is the only quoted field: 'OK', or several events in one field.
+    event = next((i for i, each in enumerate(columns) if each.startswith("'")), len(columns) - 1)
+    if event < 4 + between:
+        return None
+    return ",".join(columns[1 : event - 2 - between]), columns[event - 2], columns[event - 1]
 
 
 _DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")

@@ -2,7 +2,8 @@
 
 BeeGFS: requests of clients to its servers, by beegfs-ctl (BeeGFS 7) or beegfs (BeeGFS 8). A line
 has a name and pairs of number and operation: `Sum:   56624 [sum]  10 [close]`. With an interval of
-0 the numbers are those since the servers started.
+0 the numbers are those since the servers started. Source: ModeClientStats.cpp of BeeGFS 7. It
+rounds bytes to six digits.
 
 GPFS: I/O of this node, by mmpmon. Source: IBM Storage Scale, "Display I/O statistics per mounted
 file system".
@@ -47,6 +48,7 @@ _PAIR = re.compile(r"(\S+)\s+\[([^\]\s]{1,40})\]")
 _NUMBER = re.compile(r"[0-9]{1,25}(?:\.[0-9]{1,10})?(?:[eE]\+?[0-9]{1,2})?", re.ASCII)
 _BYTE_PAIR = re.compile(r"(|Ki|Mi|Gi|Ti)B-(rd|wr)")
 _FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_ROUNDED = ("rd", "wr")
 _SUMS = ("Sum", "Summary")
 _LARGEST = 1 << 70
 
@@ -73,8 +75,8 @@ _BYTES = {"B-rd": "read", "B-wr": "write"}
 def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
     """Return counters by operation, of `client` or summed over all clients if it is empty.
 
-    Byte counters are `B-rd` and `B-wr`; the rounded counters of `beegfs stats` (`rd`, `wr`) are
-    skipped. A client without requests has no line; the result is empty. Raise UnparsableError for
+    Byte counters are `B-rd` and `B-wr`; those of `beegfs stats` (`rd`, `wr`) are skipped if rounded
+    to a unit. A client without requests has no line; the result is empty. Raise UnparsableError for
     any other output.
     """
     text = content.decode("utf-8", "replace")
@@ -82,7 +84,9 @@ def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
     # The last line of an interrupted program is incomplete.
     for line in text.split("\n")[:-1]:
         stripped = line.strip()
-        is_any = is_any or stripped.startswith(("======", "-------"))
+        # beegfs-ctl prints the line `====== 0 s ======` only if it repeats its output.
+        is_header = stripped.startswith(("======", "-------"))
+        is_any = is_any or is_header or _PAIR.search(stripped) is not None
         name, _, rest = stripped.partition(" ")
         if name.rstrip(":") not in ((client,) if client else _SUMS):
             continue
@@ -97,13 +101,14 @@ def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
 
 def _parse_pairs(text: str) -> dict[str, int]:
     counters: dict[str, int] = {}
-    for number, operation in _PAIR.findall(text):
-        found = _BYTE_PAIR.fullmatch(operation)
-        if operation in {"rd", "wr"} or operation.endswith("/s"):
+    for number, printed in _PAIR.findall(text):
+        operation = f"B-{printed}" if printed in _ROUNDED and number.isdecimal() else printed
+        if operation in _ROUNDED or operation.endswith("/s"):
             continue
         if _NUMBER.fullmatch(number) is None:
             raise UnparsableError(f"{operation[:40]}: not a number: {number[:40]!r}")
         exact = int(number) if number.isdecimal() else float(number)
+        found = _BYTE_PAIR.fullmatch(operation)
         value = exact * _FACTORS[found[1]] if found else exact
         if not math.isfinite(value) or value > _LARGEST:
             raise UnparsableError(f"{operation[:40]}: out of range: {number[:40]}")
@@ -242,23 +247,29 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
         )
         for command in commands:
             try:
-                return run([*command, *arguments(command[-1], point, servers)])
+                client = self.settings.client
+                return run([*command, *arguments(command[-1], point, servers, client)])
             except NotHereError:
                 continue
         names = " or ".join(command[0] for command in commands)
         raise ProgramError(f"no program {names}: install it, or set agents.metrics.beegfs.command")
 
 
-def arguments(program: str, point: str, servers: str) -> Sequence[str]:
-    """Return the arguments for one output of the counters of all clients."""
+def arguments(program: str, point: str, servers: str, client: str = "") -> Sequence[str]:
+    """Return the arguments for one output of the counters of all clients.
+
+    client: the one whose line is read; empty: the sum.
+    """
     if program.rpartition("/")[2] == "beegfs":
         return (
             "stats", "client", f"--node-type={servers}", "--interval=0s", "--all", "--retro",
-            f"--mount={point}",
+            "--raw", f"--mount={point}",
         )  # fmt: skip
+    # With a limit there is no sum since BeeGFS 7.1; without one BeeGFS 7.0 has no lines of clients.
+    lines = 100_000 if client else 0
     return (
         "--clientstats", f"--nodetype={servers}", f"--mount={point}", "--allstats", "--interval=0",
-        "--maxlines=100000", "--rwunit=B", "--perinterval",
+        f"--maxlines={lines}", "--rwunit=B", "--perinterval",
     )  # fmt: skip
 
 

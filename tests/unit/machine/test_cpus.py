@@ -112,6 +112,7 @@ def counted(node: Node) -> Cpus | None:
         (b"\n", []),
         (b"", []),
         (b"65535\n", [65535]),
+        (b"32-34\n\0", [32, 33, 34]),
     ],
 )
 def test_a_cpu_list_is_ranges_and_numbers(text: bytes, cpus: list[int]) -> None:

@@ -65,9 +65,13 @@ def parse_sockstat(content: bytes) -> dict[str, dict[str, int]]:
 
 
 class Softnet(NamedTuple):
-    """Counters of a cpu since boot. flow_limit, rps: None before Linux 3.11 and 2.6.35."""
+    """Counters of a cpu since boot.
 
-    cpu: int
+    cpu: None before Linux 5.14: the lines then are in the order of online cpus. flow_limit, rps:
+    None before Linux 3.11 and 2.6.35.
+    """
+
+    cpu: int | None
     processed: int
     dropped: int
     squeezed: int
@@ -77,20 +81,16 @@ class Softnet(NamedTuple):
 
 
 def parse_softnet(content: bytes) -> list[Softnet]:
-    """Parse lines of hexadecimal numbers, one line per cpu. Raise UnparsableError for others.
-
-    Since Linux 5.14 the lines contain their cpu. Older kernels print them in the order of online
-    cpus.
-    """
+    """Parse lines of hexadecimal numbers, one line per cpu. Raise UnparsableError for others."""
     found: list[Softnet] = []
-    for index, line in enumerate(content.splitlines()):
+    for line in content.splitlines():
         words = line.split()
         try:
             numbers = [int(word, 16) for word in (*words[:3], *words[9:13])]
             processed, dropped, squeezed = numbers[:3]
         except ValueError as error:
             raise UnparsableError(f"not counters: {line[:80]!r}") from error
-        cpu = numbers[6] if len(numbers) > 6 else index
+        cpu = numbers[6] if len(numbers) > 6 else None
         rps, flow_limit, backlog = [*numbers[3:6], None, None, None][:3]
         found.append(Softnet(cpu, processed, dropped, squeezed, rps, flow_limit, backlog))
     return found

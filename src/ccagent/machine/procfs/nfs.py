@@ -108,14 +108,16 @@ _BYTES = re.compile(rb"\n\tbytes:\t?([0-9 ]+)\n")
 _OPERATION = re.compile(rb"\n[\t ]+([A-Z][A-Z0-9_]*): ([0-9][0-9 ]*)(?=\n)")
 _BYTE_COUNTERS = 8
 _OPERATION_COUNTERS = 8
+_TIMES = slice(5, 8)
+_LONGEST_TIME = 2**63 - 1
 
 
 class NfsOperationCounters(NamedTuple):
     """Counters of operations since the mount.
 
     sent: transmissions, including repetitions. queued, rtt, execution: sums of milliseconds before
-    the transmission, from transmission to reply, and in total. errors: None before Linux 5.3
-    (statvers 1.0).
+    the transmission, from transmission to reply, and in total; 0 for a sum below 0, which the
+    kernel prints as a number near 2^64. errors: None before Linux 5.3 (statvers 1.0).
     """
 
     operations: int = 0
@@ -244,6 +246,7 @@ def parse_nfs_operations(table: bytes) -> dict[str, NfsOperationCounters]:
         counters = _numbers(numbers)
         if len(counters) < _OPERATION_COUNTERS:
             raise UnparsableError(f"{name.decode()}: {len(counters)} numbers, not 8 or 9")
+        counters[_TIMES] = [0 if time > _LONGEST_TIME else time for time in counters[_TIMES]]
         operations[name.decode()] = NfsOperationCounters(
             *counters[: len(NfsOperationCounters._fields)]
         )

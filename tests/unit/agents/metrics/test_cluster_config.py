@@ -17,6 +17,7 @@ from ccagent.agents.metrics.cluster_config import (
     merge_clusters,
     schema_unit,
     store_config,
+    topology,
 )
 from ccagent.agents.metrics.presets import FACTORS
 from ccagent.agents.metrics.settings import MetricsSettings
@@ -61,6 +62,16 @@ def test_it_passes_the_schema(preset: str, tmp_path: Path) -> None:
     validate(cluster)
     (subcluster,) = cluster["subClusters"]
     assert (subcluster["socketsPerNode"], subcluster["coresPerSocket"]) == (2, 2)
+
+
+def test_clusters_of_a_socket_may_number_their_cores_alike(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    for cpu, core in enumerate((0, 0, 1, 1, 0, 0)):
+        directory = f"../sys/devices/system/cpu/cpu{cpu}/topology"
+        node.write(f"{directory}/physical_package_id", "0\n")
+        node.write(f"{directory}/core_id", f"{core}\n")
+        node.write(f"{directory}/core_cpus_list", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n")
+    assert topology(node)["core"] == [[0, 1], [4, 5], [2, 3]]
 
 
 @given(st.sampled_from([unit for pair in FACTORS for unit in pair]) | st.text(max_size=8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ccagent.exporter.node_exporter.network import NetclassCollector
+from ccagent.exporter.node_exporter.network import NetclassCollector, read_softnet
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
 
@@ -40,3 +40,16 @@ def _mtu(found: dict[str, float]) -> dict[str, float]:
         for series, value in found.items()
         if series.startswith(prefix)
     }
+
+
+def test_softnet_of_an_old_kernel_has_the_online_cpus(tmp_path: Path) -> None:
+    """As with SMT switched off on POWER9, which leaves every fourth hwthread online."""
+    node = TreeNode(tmp_path)
+    lines = [f"{number:08x}" + " 00000000" * 10 + "\n" for number in (10, 20, 30)]
+    node.write("net/softnet_stat", "".join(lines))
+    node.write("../sys/devices/system/cpu/online", "0,4,8\n")
+    found = collected(make(read_softnet), node)
+    name = "node_softnet_processed_total"
+    assert [found[f'{name}{{cpu="{cpu}"}}'] for cpu in (0, 4, 8)] == [10, 20, 30]
+    node.write("../sys/devices/system/cpu/online", "0-9\n")
+    assert f'{name}{{cpu="2"}}' in collected(make(read_softnet), node)

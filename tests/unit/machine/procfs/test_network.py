@@ -44,7 +44,7 @@ def test_sockets() -> None:
 
 def test_softnet_of_old_and_new_kernels() -> None:
     old, new = b"0000000a 00000001 00000002\n", b"0a 0 0 0 0 0 0 0 0 3 4 5 7 0 0\n"
-    assert parse_softnet(old * 2)[1] == Softnet(1, 10, 1, 2, None, None, None)
+    assert parse_softnet(old * 2)[1] == Softnet(None, 10, 1, 2, None, None, None)
     assert parse_softnet(new) == [Softnet(7, 10, 0, 0, 3, 4, 5)]
     with pytest.raises(UnparsableError):
         parse_softnet(b"xyz\n")

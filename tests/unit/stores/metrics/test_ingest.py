@@ -30,7 +30,7 @@ from tests.unit.stores.metrics.support import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ccagent.records.line_protocol.decoding import Line
+    from ccagent.records.line_protocol import Line
     from ccagent.stores.metrics.ingest import LineIngest
 
 scanner = each_scanner

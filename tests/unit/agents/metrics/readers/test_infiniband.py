@@ -80,6 +80,27 @@ def values(reader: InfinibandReader, machine: Machine) -> dict[str, float]:
     return {each.metric: each.value for each in reader.read(machine.node)}
 
 
+def test_a_port_without_standard_counters_has_those_of_its_hardware(machine: Machine) -> None:
+    """As efa and bnxt_re: bytes instead of words. A port with both counts once."""
+    machine.port("mlx5_0/1", 100, 200, 3, 4)
+    for port in ("mlx5_0/ports/1", "rdmap0s6/ports/1"):
+        for name, value in (("rx_bytes", 7), ("tx_bytes", 8), ("rx_pkts", 1), ("tx_pkts", 2)):
+            machine.write(f"{port}/hw_counters/{name}", value)
+    found = InfinibandReader().read_raw(machine.node)
+    assert [(each.metric, each.value) for each in found if each.scope.stype_id == "rdmap0s6/1"] == [
+        ("ib_recv", 7),
+        ("ib_xmit", 8),
+        ("ib_recv_pkts", 1),
+        ("ib_xmit_pkts", 2),
+    ]
+    assert [(each.metric, each.value) for each in found if each.scope.stype_id == "mlx5_0/1"] == [
+        ("ib_recv", 400),
+        ("ib_xmit", 800),
+        ("ib_recv_pkts", 3),
+        ("ib_xmit_pkts", 4),
+    ]
+
+
 def traffic(reader: InfinibandReader, machine: Machine) -> list[float | None]:
     found = values(reader, machine)
     return [found.get(metric) for metric in METRICS]
@@ -274,8 +295,8 @@ def test_without_ports_there_is_nothing(machine: Machine) -> None:
     reader = InfinibandReader()
     with pytest.raises(NotHereError, match=f"/{DEVICES}: No such file"):
         reader.read(machine.node)
-    # As EFA has it: hw_counters alone.
-    machine.write("rdmap0s31/ports/1/hw_counters/rx_bytes", 1)
+    # As irdma has it: other hw_counters alone.
+    machine.write("rocep8s0f0/ports/1/hw_counters/ip4InOctets", 1)
     with pytest.raises(NotHereError, match="no port that counts"):
         reader.read(machine.node)
     machine.port("mlx5_0/1", 0, 0, 0, 0)

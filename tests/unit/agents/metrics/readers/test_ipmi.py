@@ -54,6 +54,32 @@ ID,Name,Type,Reading,Units,Event
 4,PSU1 Status,Power Supply,N/A,N/A,'Presence detected','Power Supply input lost (AC/DC)'
 71,Pwr Consumption,Current,392.00,W,'OK'
 """
+EXTENDED = """\
+SEL              | 72h | ns  |  7.1 | No Reading
+Intrusion        | 73h | ok  |  7.1 |
+Inlet Temp       | 04h | ok  |  7.1 | 42 degrees C
+PSU1 In          | 6Ah | ok  | 10.1 | 392 Watts, Presence detected
+"""
+CSV_WITH_LIMITS = """\
+CPU1 Temp,42.000,degrees C,ok,0.000,0.000,0.000,85.000,87.000,90.000
+Rail, 12 V,12.063,Volts,ok,10.173,10.299,na,na,12.945,13.260
+FAN2,na,RPM,na,na,na,na,na,na,na
+"""
+MONITORING = """\
+ID,Name,Type,State,Reading,Units,Event
+1,CPU1 Temp,Temperature,Nominal,42.00,C,'OK'
+2,FAN2,Fan,N/A,N/A,RPM,N/A
+3,Rail, 12 V,Voltage,Critical,12.06,V,'At or Above (>=) Upper Critical Threshold'
+"""
+MONITORING_TABLE = """\
+ID  | Name      | Type        | State    | Reading    | Units | Event
+1   | CPU1 Temp | Temperature | Nominal  | 42.00      | C     | 'OK'
+2   | FAN2      | Fan         | N/A      | N/A        | RPM   | N/A
+"""
+FREEIPMI_TABLE = """\
+ID  | Name      | Type        | Reading    | Units | Event
+1   | CPU1 Temp | Temperature | 42.00      | C     | 'OK'
+"""
 
 
 @pytest.mark.parametrize(
@@ -77,8 +103,16 @@ ID,Name,Type,Reading,Units,Event
                 ("Pwr Consumption", "power", 392),
             ],
         ),
+        (EXTENDED, [("Inlet Temp", "temp", 42), ("PSU1 In", "power", 392)]),
+        (CSV_WITH_LIMITS, [("CPU1 Temp", "temp", 42), ("Rail, 12 V", "voltage", 12.063)]),
+        (MONITORING, [("CPU1 Temp", "temp", 42), ("Rail, 12 V", "voltage", 12.06)]),
+        (MONITORING_TABLE, [("CPU1 Temp", "temp", 42)]),
+        (FREEIPMI_TABLE, [("CPU1 Temp", "temp", 42)]),
     ],
-    ids=["sensor", "sdr", "csv", "freeipmi"],
+    ids=[
+        "sensor", "sdr", "csv", "freeipmi", "extended", "csv-with-limits", "monitoring",
+        "monitoring-table", "freeipmi-table",
+    ],
 )  # fmt: skip
 def test_sensors_with_numbers_have_a_kind(text: str, sensors: list[tuple[str, str, float]]) -> None:
     assert parse_ipmi_sensors(text.encode()) == sensors

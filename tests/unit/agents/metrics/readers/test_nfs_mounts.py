@@ -117,6 +117,17 @@ def test_rates_and_mean_times_are_those_of_the_interval(node: TreeNode) -> None:
     }  # fmt: skip
 
 
+def test_a_sum_of_times_below_0_is_no_long_time(node: TreeNode) -> None:
+    """The kernel sums differences of times, and prints a sum below 0 as an unsigned number."""
+    node.write("self/mountstats", mount("/home", READ="100 100 0 1 1 7 500 600 0"))
+    reader = NfsMountsReader()
+    values(reader, node)
+    behind = 2**64 - 600
+    node.write("self/mountstats", mount("/home", READ=f"110 110 0 1 1 {behind} 540 690 0"))
+    found = values(reader, node)
+    assert (found["nfs_mount_queue", "/home"], found["nfs_mount_rtt", "/home"]) == (0, 0.004)
+
+
 def test_a_file_system_mounted_anew_starts_at_0(node: TreeNode) -> None:
     node.write("self/mountstats", FULL)
     reader = NfsMountsReader()

@@ -22,17 +22,15 @@ from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.scripted_programs import ProgramNode
 
-# Composed by hand, in the form of ClientStats::printStats() of BeeGFS 7.
-META = """
-====== 0 s ======
+# Composed by hand, in the form of ModeClientStats::loop() of BeeGFS 7.4.
+META = """\
 Sum:              56630 [sum]  0 [ack]  10 [close]  30911 [stat]  17 [mkdir]
 10.0.0.1          56000 [sum]  0 [ack]  9 [close]  30900 [stat]  17 [mkdir]
 10.0.0.12         630 [sum]  0 [ack]  1 [close]  11 [stat]  0 [mkdir]
 """
-STORAGE = """
-====== 0 s ======
-Sum:              61957 [sum]  22385 [ops-rd]  328770000000 [B-rd]  21504 [ops-wr]  88080384 [B-wr]
-10.0.0.1          61957 [sum]  22385 [ops-rd]  328770000000 [B-rd]  21504 [ops-wr]  88080384 [B-wr]
+STORAGE = """\
+Sum:              61957 [sum]  22385 [ops-rd]  3.2877e+11 [B-rd]  21504 [ops-wr]  8.80804e+07 [B-wr]
+10.0.0.1          61957 [sum]  22385 [ops-rd]  3.2877e+11 [B-rd]  21504 [ops-wr]  8.80804e+07 [B-wr]
 """
 # That of `beegfs stats client --all --retro` of BeeGFS 8.
 RETRO = """\
@@ -60,11 +58,17 @@ def test_one_client_has_its_own_line() -> None:
     ("printed", "value"),
     [
         ("84 [MiB-wr]", 84 << 20), ("0.500 [MiB-wr]", 1 << 19), ("3.5e+03 [MiB-wr]", 3500 << 20),
-        ("9007199254740993 [B-wr]", 9007199254740993),
+        ("9007199254740993 [B-wr]", 9007199254740993), ("3.2877e+11 [B-wr]", 328_770_000_000),
     ],
 )  # fmt: skip
 def test_bytes_have_units(printed: str, value: int) -> None:
     assert parse_client_stats(f"====== 0 s ======\nSum: {printed}\n".encode()) == {"B-wr": value}
+
+
+def test_bytes_of_beegfs_8_count_if_they_have_all_digits() -> None:
+    text = RETRO.replace("306Gi", "328770000001").replace("84Mi", "0")
+    found = parse_client_stats(text.encode())
+    assert (found["B-rd"], found["B-wr"]) == (328_770_000_001, 0)
 
 
 def test_rounded_bytes_and_rates_are_left_out() -> None:
@@ -100,7 +104,7 @@ SHARED = "31 1 0:45 / /data rw - beegfs beegfs_nodev rw\n"
 
 
 def meta(total: int, stat: int) -> str:
-    return f"\n====== 0 s ======\nSum:    {total} [sum]  {stat} [stat]\n"
+    return f"Sum:            {total} [sum]  {stat} [stat]  \n"
 
 
 @pytest.fixture
@@ -145,6 +149,17 @@ def test_only_those_servers_are_asked_that_have_wanted_metrics(node: ProgramNode
     reader.close()
 
 
+@pytest.mark.parametrize(("client", "lines"), [("", 0), ("10.0.0.1", 100_000)])
+def test_the_sum_is_printed_only_without_a_limit(
+    node: ProgramNode, client: str, lines: int
+) -> None:
+    reader = patient(BeegfsSettings(client=client))
+    list(reader.read(node))
+    assert {command[6] for command in node.commands} == {f"--maxlines={lines}"}
+    assert reader.errors == []
+    reader.close()
+
+
 def test_mounts_can_be_named(node: ProgramNode) -> None:
     reader = patient(BeegfsSettings(mounts=("/data",)))
     list(reader.read(node))
@@ -172,7 +187,7 @@ def test_beegfs_8_has_another_program(node: ProgramNode) -> None:
     assert reader.errors == []
     assert node.commands[0] == (
         "beegfs", "stats", "client", "--node-type=meta", "--interval=0s", "--all", "--retro",
-        "--mount=/mnt/beeond",
+        "--raw", "--mount=/mnt/beeond",
     )  # fmt: skip
     reader.close()
 
