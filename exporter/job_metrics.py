@@ -80,8 +80,11 @@ def find_rss(job: JobOnNode) -> int | None:
 
 
 def is_version_2(group: str) -> bool:
-    """Return whether a job's control group directory belongs to version 2."""
-    return "/system.slice/" in group
+    """Return whether a job's control group directory belongs to version 2.
+
+    It begins with a slice there, with a controller in version 1.
+    """
+    return group.removeprefix(f"{ROOT}/").partition("/")[0].endswith(".slice")
 
 
 def name_rows(

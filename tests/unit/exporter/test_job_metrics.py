@@ -184,6 +184,18 @@ def test_the_names_of_cgroup_exporter_on_version_1(node: TreeNode) -> None:
     assert found[f"cgroup_memsw_used_bytes{{{group}}}"] == 110 * MB
 
 
+def test_a_job_of_version_2_in_a_slice_of_the_site(node: TreeNode) -> None:
+    add_v2(node, 12, 100)
+    top = node.path / "sys/fs/cgroup"
+    (top / "system.slice").rename(top / "jobs.slice")
+    found = collected(make(CgroupExporterCollector), node)
+    group = 'cgroup="/jobs.slice/slurmstepd.scope/job_12"'
+    assert found[f"cgroup_memory_rss_bytes{{{group}}}"] == 90 * MB + 4096
+    assert found[f"cgroup_memsw_total_bytes{{{group}}}"] == 2.0**64
+    used = collected(make(JobCollector), node)['ccagent_job_memory_swap_bytes{jobid="12"}']
+    assert used == 8192
+
+
 def test_the_names_of_ceems(node: TreeNode) -> None:
     add_v2(node, 12, 100)
     found = collected(make(CeemsCollector), node)
