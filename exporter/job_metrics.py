@@ -278,7 +278,7 @@ _CEEMS: Vocabulary = (
             ("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
             ("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
             ("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
-            ("memory_rss_bytes", "Memory RSS used in bytes", (find_rss, ())),
+            ("memory_rss_bytes", "Memory RSS used in bytes", field_rule("mem_anon")),
             ("memory_total_bytes", "Memory total in bytes", _limit("mem_limit")),
             ("memsw_total_bytes", "Swap total in bytes", _limit("swap_limit", "swap_used")),
         )

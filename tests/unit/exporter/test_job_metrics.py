@@ -203,6 +203,7 @@ def test_the_names_of_ceems(node: TreeNode) -> None:
     assert found['ceems_compute_units{hostname="c1-1",manager="slurm"}'] == 1
     assert found[f"ceems_compute_unit_cpu_user_seconds_total{{{unit}}}"] == 1.5
     assert found[f"ceems_compute_unit_memory_psi_seconds{{{unit}}}"] == 0.00002
+    assert found[f"ceems_compute_unit_memory_rss_bytes{{{unit}}}"] == 20 * MB
     read = 'ceems_compute_unit_blkio_read_total_requests{cgrouphostname="",device="8:0",'
     assert found[read + 'hostname="c1-1",manager="slurm",uuid="12"}'] == 1
 
