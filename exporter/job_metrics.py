@@ -12,6 +12,8 @@ from ccagent.errors import CcagentError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Columns, counter, gauge
 from ccagent.machine.cgroup.jobs import ROOT
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.system import parse_meminfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,8 +51,11 @@ CPUS_RULE: Rule = (lambda job: len(job.cpus) or None, ())
 """The rule for the number of hwthreads that a job may use."""
 
 
-def _limit(name: str, needs: str = "job") -> Rule:
-    """Return the rule for a limit in B, present if the field `needs` of the job is."""
+def _limit(name: str, needs: str = "job", no_limit: float = _NO_LIMIT_V2) -> Rule:
+    """Return the rule for a limit in B, present if the field `needs` of the job is.
+
+    no_limit: the value of a job of version 2 without a limit.
+    """
 
     def read(job: JobOnNode) -> float | None:
         if needs != "job" and getattr(job.counters, needs) is None:
@@ -58,7 +63,7 @@ def _limit(name: str, needs: str = "job") -> Rule:
         limit: int | None = getattr(job.counters, name)
         if limit is not None:
             return limit
-        return _NO_LIMIT_V2 if is_version_2(job.group) else _NO_LIMIT_V1
+        return no_limit if is_version_2(job.group) else _NO_LIMIT_V1
 
     return read, ()
 
@@ -279,11 +284,11 @@ _CEEMS: Vocabulary = (
             ("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
             ("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
             ("memory_rss_bytes", "Memory RSS used in bytes", field_rule("mem_anon")),
-            ("memory_total_bytes", "Memory total in bytes", _limit("mem_limit")),
-            ("memsw_total_bytes", "Swap total in bytes", _limit("swap_limit", "swap_used")),
         )
     ),
 )  # fmt: skip
+_MEMORY_TOTAL = gauge(f"{_PREFIX}_memory_total_bytes", "Memory total in bytes", *_UNIT)
+_SWAP_TOTAL = gauge(f"{_PREFIX}_memsw_total_bytes", "Swap total in bytes", *_UNIT)
 _IO = tuple(
     gauge(f"{_PREFIX}_blkio_{way}_total_{what}", f"Total block IO {way} {what}", *_UNIT, "device")
     for what in ("bytes", "requests")
@@ -294,6 +299,20 @@ _GPU = gauge(
     *_UNIT, "index", "hindex", "gpuuuid", "gpuiid",
 )  # fmt: skip
 _MOST_DEVICES = 256
+
+
+def _find_ceems_limits(node: Node) -> Vocabulary:
+    """Return the families of limits. Without one, a job may use what the node has."""
+    try:
+        sizes = read_parsed(node, "proc/meminfo", parse_meminfo)
+    except CcagentError:
+        sizes = {}
+    memory = sizes.get("MemTotal", 0) * 1024 or _NO_LIMIT_V2
+    swap = sizes.get("SwapTotal", 0) * 1024 or memory
+    return (
+        (_MEMORY_TOTAL, (_limit("mem_limit", no_limit=memory),)),
+        (_SWAP_TOTAL, (_limit("swap_limit", "swap_used", swap),)),
+    )
 
 
 class CeemsCollector(Collector):
@@ -311,6 +330,7 @@ class CeemsCollector(Collector):
             job.job: ("slurm", node.hostname, "", str(job.job)) for job in jobs
         }
         yield from name_rows(_CEEMS, jobs, labels)
+        yield from name_rows(_find_ceems_limits(node), jobs, labels)
         rows: list[list[tuple[Labels, float]]] = [[] for _ in _IO]
         for job in jobs:
             for device, values in job.devices.items():

@@ -208,6 +208,17 @@ def test_the_names_of_ceems(node: TreeNode) -> None:
     assert found[read + 'hostname="c1-1",manager="slurm",uuid="12"}'] == 1
 
 
+@pytest.mark.parametrize(("swap", "expected"), [(0, 8000), (500, 500)])
+def test_a_unit_of_ceems_without_a_limit(node: TreeNode, swap: int, expected: int) -> None:
+    add_v2(node, 12, 100)
+    write(node.path, f"{SCOPE}/job_12/memory.max", "max\n")
+    node.write("meminfo", f"MemTotal: 8000 kB\nMemFree: 1 kB\nSwapTotal: {swap} kB\n")
+    found = collected(make(CeemsCollector), node)
+    unit = 'cgrouphostname="",hostname="c1-1",manager="slurm",uuid="12"'
+    assert found[f"ceems_compute_unit_memory_total_bytes{{{unit}}}"] == 8000 * 1024
+    assert found[f"ceems_compute_unit_memsw_total_bytes{{{unit}}}"] == expected * 1024
+
+
 @pytest.mark.parametrize("kind", [CgroupExporterCollector, CeemsCollector])
 def test_a_node_without_slurm(
     node: TreeNode, kind: type[CgroupExporterCollector | CeemsCollector]
