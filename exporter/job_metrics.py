@@ -327,7 +327,7 @@ class CeemsCollector(Collector):
         jobs, left_out = self.sources.jobs.get(node)
         yield _UNITS, [(("slurm", node.hostname), len(jobs) + left_out)]
         labels: dict[int, Labels] = {
-            job.job: ("slurm", node.hostname, "", str(job.job)) for job in jobs
+            job.job: ("slurm", node.hostname, job.slurmd, str(job.job)) for job in jobs
         }
         yield from name_rows(_CEEMS, jobs, labels)
         yield from name_rows(_find_ceems_limits(node), jobs, labels)

@@ -225,13 +225,15 @@ _DETAILS = (
 class JobOnNode(NamedTuple):
     """A job on this node.
 
-    group: one of its control group directories. pids: its processes. cpus: its hwthreads. devices:
-    with version 2 the I/O by block device, as `parse_io` returns it.
+    group: one of its control group directories. slurmd: of that directory, the node name of the
+    slurmd that created it, if the machine has several. pids: its processes. cpus: its hwthreads.
+    devices: with version 2 the I/O by block device, as `parse_io` returns it.
     """
 
     job: int
     counters: JobCounters
     group: str
+    slurmd: str
     identity: JobIdentity
     pids: tuple[int, ...]
     cpus: tuple[int, ...]
@@ -346,9 +348,11 @@ class NodeSources:
             first = next(iter(kinds.values()))
             pids, identity = self._processes.of(node, files, job, kinds.get("cpuacct", first))
             cpus = _read_cpus(files, kinds.get("cpuset", first))
-            group = first[0].path
+            group, slurmd = first[0].path, first[0].slurmd
             devices = self._cgroups.devices.get(group, {})
-            found.append(JobOnNode(job, counters[job], group, identity, pids, cpus, devices))
+            found.append(
+                JobOnNode(job, counters[job], group, slurmd, identity, pids, cpus, devices)
+            )
         return JobsOnNode(found, len(counters) - len(chosen))
 
     def _read_job_io(self, node: Node) -> JobsIo:

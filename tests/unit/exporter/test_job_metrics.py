@@ -208,6 +208,14 @@ def test_the_names_of_ceems(node: TreeNode) -> None:
     assert found[read + 'hostname="c1-1",manager="slurm",uuid="12"}'] == 1
 
 
+def test_units_of_ceems_name_the_slurmd_of_several(node: TreeNode) -> None:
+    add_v2(node, 12, 100)
+    (node.path / SCOPE).rename(node.path / "sys/fs/cgroup/system.slice/n2_slurmstepd.scope")
+    found = collected(make(CeemsCollector), node)
+    unit = 'cgrouphostname="n2",hostname="c1-1",manager="slurm",uuid="12"'
+    assert found[f"ceems_compute_unit_cpus{{{unit}}}"] == 3
+
+
 @pytest.mark.parametrize(("swap", "expected"), [(0, 8000), (500, 500)])
 def test_a_unit_of_ceems_without_a_limit(node: TreeNode, swap: int, expected: int) -> None:
     add_v2(node, 12, 100)
