@@ -16,8 +16,7 @@ from ccagent.exporter.gpu_metrics import NVIDIA, find_details, find_minors, lack
 from ccagent.exporter.job_metrics import (
     CPUS_RULE,
     field_rule,
-    find_swap,
-    is_version_2,
+    limit_rule,
     name_rows,
 )
 from ccagent.machine.gpu.gpm import PER_PERCENT
@@ -44,11 +43,6 @@ def find_held_memory(job: JobOnNode) -> int | None:
     return None if anonymous is None else anonymous + (job.counters.mem_swapcached or 0)
 
 
-def _find_limit(job: JobOnNode) -> int | None:
-    limit = job.counters.mem_limit
-    return _NO_LIMIT if limit is None and is_version_2(job.group) else limit
-
-
 def _cgroup(name: str, text: str, rule: Rule) -> tuple[Family, tuple[Rule]]:
     return gauge(f"cgroup_{name}", text, "jobid", "step", "task"), (rule,)
 
@@ -65,9 +59,12 @@ _CGROUP: Vocabulary = (
     _cgroup("memory_cache_bytes", "Memory cache used in bytes", field_rule("mem_file")),
     _cgroup("memory_shmem_bytes", "Memory cache used in bytes", field_rule("mem_shmem")),
     _cgroup("memory_used_bytes", "Memory used in bytes", field_rule("mem_used")),
-    _cgroup("memory_total_bytes", "Memory total given to jobid in bytes", (_find_limit, ())),
+    _cgroup("memory_total_bytes", "Memory total given to jobid in bytes",
+        limit_rule("mem_limit", no_limit=_NO_LIMIT)),
     _cgroup("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
-    _cgroup("memsw_used_bytes", "Swap used in bytes", (find_swap, ())),
+    _cgroup("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
+    _cgroup("memsw_total_bytes", "Swap total given to jobid in bytes",
+        limit_rule("swap_limit", "swap_used", _NO_LIMIT)),
     _cgroup("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
 )  # fmt: skip
 _UID = gauge("cgroup_uid", "Uid number of user running this job", "jobid")

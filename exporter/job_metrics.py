@@ -51,7 +51,7 @@ CPUS_RULE: Rule = (lambda job: len(job.cpus) or None, ())
 """The rule for the number of hwthreads that a job may use."""
 
 
-def _limit(name: str, needs: str = "job", no_limit: float = _NO_LIMIT_V2) -> Rule:
+def limit_rule(name: str, needs: str = "job", no_limit: float = _NO_LIMIT_V2) -> Rule:
     """Return the rule for a limit in B, present if the field `needs` of the job is.
 
     no_limit: the value of a job of version 2 without a limit.
@@ -209,11 +209,11 @@ _CGROUP: Vocabulary = (
             ("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
             ("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
             ("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
-            ("memory_total_bytes", "Memory given to the cgroup in bytes", _limit("mem_limit")),
+            ("memory_total_bytes", "Memory given to the cgroup in bytes", limit_rule("mem_limit")),
             (
                 "memsw_total_bytes",
                 "Swap given to the cgroup in bytes",
-                _limit("swap_limit", "swap_used"),
+                limit_rule("swap_limit", "swap_used"),
             ),
         )
     ),
@@ -310,8 +310,8 @@ def _find_ceems_limits(node: Node) -> Vocabulary:
     memory = sizes.get("MemTotal", 0) * 1024 or _NO_LIMIT_V2
     swap = sizes.get("SwapTotal", 0) * 1024 or memory
     return (
-        (_MEMORY_TOTAL, (_limit("mem_limit", no_limit=memory),)),
-        (_SWAP_TOTAL, (_limit("swap_limit", "swap_used", swap),)),
+        (_MEMORY_TOTAL, (limit_rule("mem_limit", no_limit=memory),)),
+        (_SWAP_TOTAL, (limit_rule("swap_limit", "swap_used", swap),)),
     )
 
 

@@ -29,7 +29,7 @@ from tests.support.tree import TreeNode
 from tests.unit.agents.metrics.readers.test_cgroup_jobs import MB
 from tests.unit.exporter.node_exporter.test_on_demand import NFSD
 from tests.unit.exporter.test_gpu_metrics import CARDS, card
-from tests.unit.exporter.test_job_metrics import add_v2
+from tests.unit.exporter.test_job_metrics import add_v1, add_v2, write
 from tests.unit.exporter.test_slurm_exporter import controller, slurm
 
 SHARED_CARDS = CARDS._replace(allocations=[Allocation(12, 1001, (0,))])
@@ -101,6 +101,19 @@ def test_princetons_queries_find_a_job(node: TreeNode) -> None:
     found = collected(with_cards(make(JobstatsCollector), BOTH_VENDORS), node)
     assert found[f"nvidia_gpu_fp64_util_percent{{{card}}}"] == 0.12
     assert found[f"nvidia_gpu_nvlink_total_rx_per_sec{{{card}}}"] == 2**20
+
+
+def test_swap_space_of_version_1_counts_memory_for_jobstats(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    add_v1(node, 7, 100)
+    top = "sys/fs/cgroup/memory/slurm/uid_1001/job_7"
+    write(tmp_path, f"{top}/memory.memsw.limit_in_bytes", f"{300 * MB}\n")
+    write(tmp_path, f"{top}/memory.limit_in_bytes", "9223372036854771712\n")
+    found = collected(with_cards(make(JobstatsCollector), None), node)
+    job = 'jobid="7",step="",task=""'
+    assert found[f"cgroup_memsw_used_bytes{{{job}}}"] == 110 * MB
+    assert found[f"cgroup_memsw_total_bytes{{{job}}}"] == 300 * MB
+    assert found[f"cgroup_memory_total_bytes{{{job}}}"] == 9223372036854771712
 
 
 def test_a_card_without_a_job_has_no_job(node: TreeNode) -> None:
