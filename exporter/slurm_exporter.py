@@ -49,8 +49,10 @@ _STATES = {
 _NODE_STATES = {
     "allocated": "alloc", "completing": "comp", "down": "down", "drained": "drain",
     "draining": "drain", "error": "err", "fail": "fail", "failing": "fail", "idle": "idle",
-    "maint": "maint", "mixed": "mix", "reserved": "resv",
+    "inval": "inval", "maint": "maint", "mixed": "mix", "planned": "planned", "reserved": "resv",
 }  # fmt: skip
+_OTHER = "other"
+"""Any further state, such as `reboot`, `blocked` and `future`."""
 _FLAGS = "*~#!%$@^-+"
 _JOBS = {
     name: gauge(f"slurm_queue_{name}", f"Jobs in the queue: {name}.{_AGE}")
@@ -67,7 +69,7 @@ _CORES = {
 _NODES_TOTAL = gauge("slurm_nodes_total", f"Nodes of the cluster.{_AGE}")
 _NODE_COUNTS = {
     name: gauge(f"slurm_nodes_{name}", f"Nodes: {name}.{_AGE}")
-    for name in dict.fromkeys(_NODE_STATES.values())
+    for name in dict.fromkeys((*_NODE_STATES.values(), _OTHER))
 }
 _CPUS = {
     name: gauge(f"slurm_cpus_{name}", f"CPUs of the cluster: {name}.{_AGE}")
@@ -295,9 +297,7 @@ def _add_node(
 ) -> None:
     """Add a node to the sums of the cluster. labels: its name and state."""
     _add(values, _NODES_TOTAL, (), 1)
-    short = _NODE_STATES.get(labels[1])
-    if short is not None:
-        _add(values, _NODE_COUNTS[short], (), 1)
+    _add(values, _NODE_COUNTS[_NODE_STATES.get(labels[1], _OTHER)], (), 1)
     for key, family in _GPUS.items():
         _add(values, family, (), gpus[key])
     for key, number in cpus.items():

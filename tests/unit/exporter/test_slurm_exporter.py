@@ -204,6 +204,18 @@ def test_nodes_count_once_and_in_each_of_their_partitions(tmp_path: Path, node: 
     assert found["slurm_nodes_total"] == 2
 
 
+def test_each_node_counts_in_one_state(tmp_path: Path, node: Node) -> None:
+    states = ("planned", "inval", "mixed-", "reboot^", "blocked", "drained*")
+    nodes = "\n".join(
+        S.join((f"n{number}", state, "0/4/0/4", "0", "8", "(null)", "(null)", "long")) + S
+        for number, state in enumerate(states)
+    )
+    found = collected(slurm(tmp_path, nodes=nodes), node)
+    counts = {name.removeprefix("slurm_nodes_"): number for name, number in found.items()
+              if name.startswith("slurm_nodes_") and number}  # fmt: skip
+    assert counts == {"total": 6, "planned": 1, "inval": 1, "mix": 1, "other": 2, "drain": 1}
+
+
 def test_a_scrape_soon_after_asks_slurm_no_more(tmp_path: Path, node: Node) -> None:
     collector = slurm(tmp_path)
     first = collected(collector, node)
