@@ -20,7 +20,7 @@ from ccagent.exporter.job_metrics import (
     name_rows,
 )
 from ccagent.machine.gpu.gpm import PER_PERCENT
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import FileErrors
 from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_meminfo
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ class OmnistatCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the node, the control groups of jobs, and the cards."""
-        yield from name_host(node)
+        yield from name_host(self, node)
         jobs, _ = self.sources.find_jobs(node)
         yield (
             _RMS_JOB,
@@ -399,14 +399,18 @@ class OmnistatCollector(Collector):
             yield from name_rocm_cards(cards)
 
 
-def name_host(node: Node) -> Iterator[FamilyRows]:
-    """Yield the metrics of the node."""
-    kernel = read_parsed(node, "proc/stat", parse_kernel_stat)
-    memory = read_parsed(node, "proc/meminfo", parse_meminfo)
+def name_host(collector: Collector, node: Node) -> Iterator[FamilyRows]:
+    """Yield the metrics of the node, without those of a file that can't be read."""
+    files = FileErrors()
+    kernel = files.try_parsed(node, "proc/stat", parse_kernel_stat)
+    load = files.try_parsed(node, "proc/loadavg", parse_loadavg)
+    memory = files.try_parsed(node, "proc/meminfo", parse_meminfo) or {}
+    for problem in files.errors:
+        collector.warn(problem)
     values: dict[str, float | None] = {
-        "boot_time_seconds": kernel.boot,
-        "cpu_num_logical_cores": len(kernel.times),
-        "cpu_load1": read_parsed(node, "proc/loadavg", parse_loadavg)[0],
+        "boot_time_seconds": None if kernel is None else kernel.boot,
+        "cpu_num_logical_cores": None if kernel is None else len(kernel.times),
+        "cpu_load1": None if load is None else load[0],
     }
     for field in ("total", "free", "available"):
         size = memory.get(f"Mem{field.capitalize()}")

@@ -178,6 +178,17 @@ def test_omnistat_has_the_cards_of_amd(node: TreeNode) -> None:
     assert [name for name in found if name.startswith("rmsjob_info") and 'user="ada"' in name]
 
 
+def test_a_damaged_file_of_the_node_costs_omnistat_its_values_only(
+    node: TreeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.write("loadavg", "")
+    found = collected(with_cards(make(OmnistatCollector), None), node)
+    assert "omnistat_host_cpu_load1" not in found
+    assert found["omnistat_host_cpu_num_logical_cores"]
+    assert [name for name in found if name.startswith("rmsjob_info")]
+    assert "/proc/loadavg" in caplog.text
+
+
 def test_omnistat_without_cards_has_the_node_and_jobs(node: TreeNode) -> None:
     found = collected(with_cards(make(OmnistatCollector), SHARED_CARDS), node)
     assert not [name for name in found if name.startswith("rocm")]
