@@ -28,7 +28,7 @@ _AGE = " Read at most once in slow-every."
 _QUEUE = ("%P", "%u", "%a", "%T", "%C", "%r", "%D")
 """Fields of squeue(1), --format: partition, user, account, state, CPUs, reason, nodes."""
 _NODES = (
-    "NodeHost",
+    "NodeList",
     "StateLong",
     "CPUsState",
     "AllocMem",
@@ -37,7 +37,10 @@ _NODES = (
     "GresUsed",
     "Partition",
 )
-"""Fields of sinfo(1), --Format. CPUs are allocated/idle/other/total, memory is in MB."""
+"""Fields of sinfo(1), --Format. CPUs are allocated/idle/other/total, memory is in MB.
+
+NodeList is the node name, as in prometheus-slurm-exporter. Several nodes may share a NodeHost.
+"""
 _SEPARATOR = "\x1f"
 
 _STATES = {

@@ -204,6 +204,19 @@ def test_nodes_count_once_and_in_each_of_their_partitions(tmp_path: Path, node: 
     assert found["slurm_nodes_total"] == 2
 
 
+def test_nodes_are_named_as_in_slurm_not_as_their_machine(tmp_path: Path, node: Node) -> None:
+    collector = slurm(tmp_path)
+    row = S.join(("idle", "0/8/0/8", "0", "8", "(null)", "(null)", "long")) + S
+    named = f'echo "c1{S}{row}"; echo "c2{S}{row}"'
+    (tmp_path / "sinfo").write_text(
+        f'#!/bin/sh\ncase "$*" in *NodeHost*) echo "vm{S}{row}"; echo "vm{S}{row}";;'
+        f" *NodeList*) {named};; esac\n"
+    )
+    found = collected(collector, node)
+    assert found["slurm_nodes_total"] == 2
+    assert found['slurm_node_cpu_total{node="c2",status="idle"}'] == 8
+
+
 def test_each_node_counts_in_one_state(tmp_path: Path, node: Node) -> None:
     states = ("planned", "inval", "mixed-", "reboot^", "blocked", "drained*")
     nodes = "\n".join(
