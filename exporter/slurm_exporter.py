@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.agents.slurm.tres import count_node_gpus
+from ccagent.agents.slurm.tres import count_gpus, count_node_gpus
 from ccagent.errors import ProgramError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter, gauge
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _LIMIT = 64 * 1024 * 1024
 _TIME_LIMIT = 30.0
 _AGE = " Read at most once in slow-every."
-_QUEUE = ("%P", "%u", "%a", "%T", "%C", "%r", "%D")
-"""Fields of squeue(1), --format: partition, user, account, state, CPUs, reason, nodes."""
+_QUEUE = ("Partition", "UserName", "Account", "State", "NumCPUs", "Reason", "tres-alloc")
+"""Fields of squeue(1), --Format."""
 _NODES = (
     "NodeList",
     "StateLong",
@@ -98,6 +98,7 @@ _PEOPLE = {
     for name, text in (
         ("jobs_pending", "Pending jobs"), ("jobs_running", "Running jobs"),
         ("jobs_suspended", "Suspended jobs"), ("cpus_running", "CPUs of running jobs"),
+        ("gpus_running", "GPUs of running jobs"),
     )
 }  # fmt: skip
 _OF_NODE = {
@@ -205,13 +206,11 @@ def read_slurm(node: Node, settings: ExporterSettings) -> Values:
     Raise NotHereError if a program is missing, ProgramError if it fails.
     """
     # --array: each task of an array is a job, as in prometheus-slurm-exporter.
-    squeue = [settings.squeue, "--all", "--array", "--noheader", "--states=all",
-              f"--format={_SEPARATOR.join(_QUEUE)}"]  # fmt: skip
-    fields = ",".join(f"{name}:{_SEPARATOR}" for name in _NODES)
-    sinfo = [settings.sinfo, "--all", "--noheader", "--Node", f"--Format={fields}"]
+    squeue = [settings.squeue, "--all", "--array", "--noheader", "--states=all"]
+    sinfo = [settings.sinfo, "--all", "--noheader", "--Node"]
     values: Values = {}
-    add_queue(values, _rows(run_program(node, squeue), len(_QUEUE)))
-    add_nodes(values, (row[:-1] for row in _rows(run_program(node, sinfo), len(_NODES) + 1)))
+    add_queue(values, _read_rows(node, squeue, _QUEUE))
+    add_nodes(values, _read_rows(node, sinfo, _NODES))
     return values
 
 
@@ -221,11 +220,13 @@ def run_program(node: Node, command: list[str]) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _rows(content: str, columns: int) -> Iterator[list[str]]:
-    for line in content.split("\n"):
-        fields = [field.strip() for field in line.split(_SEPARATOR)]
-        if len(fields) == columns:
-            yield fields
+def _read_rows(node: Node, command: list[str], fields: tuple[str, ...]) -> Iterator[list[str]]:
+    """Yield the rows of a program that have these fields."""
+    form = ",".join(f"{name}:{_SEPARATOR}" for name in fields)
+    for line in run_program(node, [*command, f"--Format={form}"]).split("\n"):
+        *row, _ = (field.strip() for field in line.split(_SEPARATOR))
+        if len(row) == len(fields):
+            yield row
 
 
 def _add(values: Values, family: Family, labels: Labels, number: float) -> None:
@@ -237,7 +238,7 @@ def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
     """Add the sums over the rows of squeue to `values`. A row has the fields of `_QUEUE`."""
     for family in (*_JOBS.values(), *_CLUSTER_JOBS.values(), *_CORES.values()):
         _add(values, family, (), 0)
-    for partition, user, account, state, cpus, reason, _ in rows:
+    for partition, user, account, state, cpus, reason, tres in rows:
         name = _STATES.get(state)
         if name is None:
             continue
@@ -250,11 +251,19 @@ def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
             _add(values, _CORES[name], (), cores)
             for each in partition.split(","):
                 _add(values, _PARTITION_JOBS[name], (each,), 1)
-        if name in {"pending", "running", "suspended"}:
-            for kind, who in (("user", user), ("account", account)):
-                _add(values, _PEOPLE[kind, f"jobs_{name}"], (who,), 1)
-                if name == "running":
-                    _add(values, _PEOPLE[kind, "cpus_running"], (who,), cores)
+        sizes = {f"jobs_{name}": 1}
+        if name == "running":
+            sizes |= {"cpus_running": cores, "gpus_running": count_gpus(tres)}
+        _add_people(values, {"user": user, "account": account}, sizes)
+
+
+def _add_people(values: Values, people: dict[str, str], sizes: dict[str, int]) -> None:
+    """Add a job to the sums of its user and account. Without GPUs it adds no series of them."""
+    for kind, who in people.items():
+        for name, number in sizes.items():
+            family = _PEOPLE.get((kind, name))
+            if family is not None and (number or name != "gpus_running"):
+                _add(values, family, (who,), number)
 
 
 def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:

@@ -251,7 +251,7 @@ ANSWERED = {
     "ceems: single job": (14, ""),
     "ceems: cluster status": (0, ""),
     "dcgm-exporter": (6, ""),
-    "SckyzO slurm_exporter": (89, ""),
+    "SckyzO slurm_exporter": (91, ""),
     "omnistat": (18, ""),
     "slurm-job-exporter: userportal": (23, ""),
     "NFS Full": (20, ""),

@@ -25,13 +25,13 @@ from tests.support.scraped import collected, make
 
 S = "\x1f"
 QUEUE = "\n".join(
-    S.join(row)
+    S.join(row) + S
     for row in (
-        ("long", "ada", "chem", "RUNNING", "8", "None", "1"),
-        ("long", "ada", "chem", "RUNNING", "4", "None", "1"),
-        ("long,short", "bob", "phys", "PENDING", "1", "Priority", "1"),
-        ("long", "bob", "phys", "PENDING", "1", "Dependency", "1"),
-        ("long", "bob", "phys", "OUT_OF_MEMORY", "1", "None", "1"),
+        ("long", "ada", "chem", "RUNNING", "8", "None", "cpu=8,gres/gpu:a100=2,gres/gpu=2"),
+        ("long", "ada", "chem", "RUNNING", "4", "None", "cpu=4,mem=1G,node=1,gres/gpu=1"),
+        ("long,short", "bob", "phys", "PENDING", "1", "Priority", "cpu=1,gres/gpu=4"),
+        ("long", "bob", "phys", "PENDING", "1", "Dependency", "cpu=1"),
+        ("long", "bob", "phys", "OUT_OF_MEMORY", "1", "None", "cpu=1"),
         ("a line", "of another form"),
     )
 )
@@ -176,6 +176,10 @@ def test_queue_partitions_and_people(tmp_path: Path, node: Node) -> None:
     assert (found["slurm_jobs_running"], found["slurm_jobs_cores_running"]) == (2, 12)
     assert found['slurm_user_cpus_running{user="ada"}'] == 12
     assert found['slurm_account_jobs_pending{account="phys"}'] == 2
+    gpus = {name: number for name, number in found.items() if "gpus_running" in name}
+    assert gpus == {
+        'slurm_user_gpus_running{user="ada"}': 3, 'slurm_account_gpus_running{account="chem"}': 3,
+    }  # fmt: skip
 
 
 def test_each_task_of_an_array_is_a_job(tmp_path: Path, node: Node) -> None:
