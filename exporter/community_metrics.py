@@ -43,6 +43,17 @@ def find_held_memory(job: JobOnNode) -> int | None:
     return None if anonymous is None else anonymous + (job.counters.mem_swapcached or 0)
 
 
+def find_shared_memory(job: JobOnNode) -> int | None:
+    """Return shared memory in B; of version 1 before Linux 4.13 the cache of no file."""
+    counters = job.counters
+    cache, active, inactive = (
+        counters.mem_file, counters.mem_active_file, counters.mem_inactive_file,
+    )  # fmt: skip
+    if counters.mem_shmem is not None or cache is None or active is None or inactive is None:
+        return counters.mem_shmem
+    return max(0, cache - active - inactive)
+
+
 def _cgroup(name: str, text: str, rule: Rule) -> tuple[Family, tuple[Rule]]:
     return gauge(f"cgroup_{name}", text, "jobid", "step", "task"), (rule,)
 
@@ -57,7 +68,7 @@ _CGROUP: Vocabulary = (
     _cgroup("cpus", "Number of CPUs in the jobid", CPUS_RULE),
     _cgroup("memory_rss_bytes", "Memory RSS used in bytes", (find_held_memory, ())),
     _cgroup("memory_cache_bytes", "Memory cache used in bytes", field_rule("mem_file")),
-    _cgroup("memory_shmem_bytes", "Memory cache used in bytes", field_rule("mem_shmem")),
+    _cgroup("memory_shmem_bytes", "Memory cache used in bytes", (find_shared_memory, ())),
     _cgroup("memory_used_bytes", "Memory used in bytes", field_rule("mem_used")),
     _cgroup("memory_total_bytes", "Memory total given to jobid in bytes",
         limit_rule("mem_limit", no_limit=_NO_LIMIT)),

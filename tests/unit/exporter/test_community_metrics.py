@@ -116,6 +116,19 @@ def test_swap_space_of_version_1_counts_memory_for_jobstats(tmp_path: Path) -> N
     assert found[f"cgroup_memory_total_bytes{{{job}}}"] == 9223372036854771712
 
 
+def test_shared_memory_before_linux_4_13_is_the_cache_of_no_file(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    add_v1(node, 7, 100)
+    top = "sys/fs/cgroup/memory/slurm/uid_1001/job_7"
+    fields = "total_cache 700\ntotal_rss 300\ntotal_mapped_file 100\n"
+    lists = "total_active_file 150\ntotal_inactive_file 50\n"
+    series = 'cgroup_memory_shmem_bytes{jobid="7",step="",task=""}'
+    for text, expected in ((fields + lists, 500), (fields, None)):
+        write(tmp_path, f"{top}/memory.stat", text)
+        found = collected(with_cards(make(JobstatsCollector), None), node)
+        assert found.get(series) == expected
+
+
 def test_a_card_without_a_job_has_no_job(node: TreeNode) -> None:
     found = collected(with_cards(make(JobstatsCollector)), node)
     free = [name for name in found if 'uuid="GPU-1"' in name]
