@@ -422,12 +422,19 @@ class NodeSources:
             self._gpus.close()
 
 
+_CPUSETS = ("cpuset.cpus", "cpuset.cpus.effective")
+"""The first is empty if Slurm does not constrain cores: a job may then use those of the node."""
+
+
 def _read_cpus(files: KeptFiles, directories: list[JobDirectory]) -> tuple[int, ...]:
     """Return the hwthreads of a job; () if they can't be read."""
-    found: list[int] = []
+    found: set[int] = set()
     for each in directories:
-        with suppress(CcagentError):
-            found += read_parsed(files, f"{each.path}/cpuset.cpus", parse_cpu_list)
+        for name in _CPUSETS:
+            with suppress(CcagentError):
+                if cpus := read_parsed(files, f"{each.path}/{name}", parse_cpu_list):
+                    found.update(cpus)
+                    break
     return tuple(sorted(found))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError
+from ccagent.exporter.community_metrics import SlurmJobExporterCollector
 from ccagent.exporter.job_metrics import CeemsCollector, CgroupExporterCollector, JobCollector
 from tests.support.running import until
 from tests.support.scraped import collected, make
@@ -206,6 +207,15 @@ def test_the_names_of_ceems(node: TreeNode) -> None:
     assert found[f"ceems_compute_unit_memory_rss_bytes{{{unit}}}"] == 20 * MB
     read = 'ceems_compute_unit_blkio_read_total_requests{cgrouphostname="",device="8:0",'
     assert found[read + 'hostname="c1-1",manager="slurm",uuid="12"}'] == 1
+
+
+def test_a_job_without_constrained_cores_may_use_those_of_the_node(node: TreeNode) -> None:
+    add_v2(node, 12, 100)
+    write(node.path, f"{SCOPE}/job_12/cpuset.cpus", "\n")
+    write(node.path, f"{SCOPE}/job_12/cpuset.cpus.effective", "0-7\n")
+    assert collected(make(JobCollector), node)['ccagent_job_cpus{jobid="12"}'] == 8
+    found = collected(make(SlurmJobExporterCollector), node)
+    assert len([name for name in found if name.startswith("slurm_job_core_usage_total")]) == 8
 
 
 def test_units_of_ceems_name_the_slurmd_of_several(node: TreeNode) -> None:
