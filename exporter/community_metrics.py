@@ -16,12 +16,11 @@ from ccagent.exporter.gpu_metrics import NVIDIA, find_details, find_minors, lack
 from ccagent.exporter.job_metrics import (
     CPUS_RULE,
     field_rule,
-    find_swap,
-    is_version_2,
+    limit_rule,
     name_rows,
 )
 from ccagent.machine.gpu.vendor import PER_PERCENT
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import FileErrors
 from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_meminfo
 
 if TYPE_CHECKING:
@@ -44,9 +43,15 @@ def find_held_memory(job: JobOnNode) -> int | None:
     return None if anonymous is None else anonymous + (job.counters.mem_swapcached or 0)
 
 
-def _find_limit(job: JobOnNode) -> int | None:
-    limit = job.counters.mem_limit
-    return _NO_LIMIT if limit is None and is_version_2(job.group) else limit
+def find_shared_memory(job: JobOnNode) -> int | None:
+    """Return shared memory in B; of version 1 before Linux 4.13 the cache of no file."""
+    counters = job.counters
+    cache, active, inactive = (
+        counters.mem_file, counters.mem_active_file, counters.mem_inactive_file,
+    )  # fmt: skip
+    if counters.mem_shmem is not None or cache is None or active is None or inactive is None:
+        return counters.mem_shmem
+    return max(0, cache - active - inactive)
 
 
 def _cgroup(name: str, text: str, rule: Rule) -> tuple[Family, tuple[Rule]]:
@@ -63,11 +68,14 @@ _CGROUP: Vocabulary = (
     _cgroup("cpus", "Number of CPUs in the jobid", CPUS_RULE),
     _cgroup("memory_rss_bytes", "Memory RSS used in bytes", (find_held_memory, ())),
     _cgroup("memory_cache_bytes", "Memory cache used in bytes", field_rule("mem_file")),
-    _cgroup("memory_shmem_bytes", "Memory cache used in bytes", field_rule("mem_shmem")),
+    _cgroup("memory_shmem_bytes", "Memory cache used in bytes", (find_shared_memory, ())),
     _cgroup("memory_used_bytes", "Memory used in bytes", field_rule("mem_used")),
-    _cgroup("memory_total_bytes", "Memory total given to jobid in bytes", (_find_limit, ())),
+    _cgroup("memory_total_bytes", "Memory total given to jobid in bytes",
+        limit_rule("mem_limit", no_limit=_NO_LIMIT)),
     _cgroup("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
-    _cgroup("memsw_used_bytes", "Swap used in bytes", (find_swap, ())),
+    _cgroup("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
+    _cgroup("memsw_total_bytes", "Swap total given to jobid in bytes",
+        limit_rule("swap_limit", "swap_used", _NO_LIMIT)),
     _cgroup("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
 )  # fmt: skip
 _UID = gauge("cgroup_uid", "Uid number of user running this job", "jobid")
@@ -387,7 +395,7 @@ class OmnistatCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the node, the control groups of jobs, and the cards."""
-        yield from name_host(node)
+        yield from name_host(self, node)
         jobs, _ = self.sources.find_jobs(node)
         yield (
             _RMS_JOB,
@@ -402,14 +410,18 @@ class OmnistatCollector(Collector):
             yield from name_rocm_cards(cards)
 
 
-def name_host(node: Node) -> Iterator[FamilyRows]:
-    """Yield the metrics of the node."""
-    kernel = read_parsed(node, "proc/stat", parse_kernel_stat)
-    memory = read_parsed(node, "proc/meminfo", parse_meminfo)
+def name_host(collector: Collector, node: Node) -> Iterator[FamilyRows]:
+    """Yield the metrics of the node, without those of a file that can't be read."""
+    files = FileErrors()
+    kernel = files.try_parsed(node, "proc/stat", parse_kernel_stat)
+    load = files.try_parsed(node, "proc/loadavg", parse_loadavg)
+    memory = files.try_parsed(node, "proc/meminfo", parse_meminfo) or {}
+    for problem in files.errors:
+        collector.warn(problem)
     values: dict[str, float | None] = {
-        "boot_time_seconds": kernel.boot,
-        "cpu_num_logical_cores": len(kernel.times),
-        "cpu_load1": read_parsed(node, "proc/loadavg", parse_loadavg)[0],
+        "boot_time_seconds": None if kernel is None else kernel.boot,
+        "cpu_num_logical_cores": None if kernel is None else len(kernel.times),
+        "cpu_load1": None if load is None else load[0],
     }
     for field in ("total", "free", "available"):
         size = memory.get(f"Mem{field.capitalize()}")

@@ -12,6 +12,8 @@ from ccagent.errors import CcagentError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Columns, counter, gauge
 from ccagent.machine.cgroup.jobs import ROOT
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.system import parse_meminfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,8 +51,11 @@ CPUS_RULE: Rule = (lambda job: len(job.cpus) or None, ())
 """The rule for the number of hwthreads that a job may use."""
 
 
-def _limit(name: str, needs: str = "job") -> Rule:
-    """Return the rule for a limit in B, present if the field `needs` of the job is."""
+def limit_rule(name: str, needs: str = "job", no_limit: float = _NO_LIMIT_V2) -> Rule:
+    """Return the rule for a limit in B, present if the field `needs` of the job is.
+
+    no_limit: the value of a job of version 2 without a limit.
+    """
 
     def read(job: JobOnNode) -> float | None:
         if needs != "job" and getattr(job.counters, needs) is None:
@@ -58,7 +63,7 @@ def _limit(name: str, needs: str = "job") -> Rule:
         limit: int | None = getattr(job.counters, name)
         if limit is not None:
             return limit
-        return _NO_LIMIT_V2 if is_version_2(job.group) else _NO_LIMIT_V1
+        return no_limit if is_version_2(job.group) else _NO_LIMIT_V1
 
     return read, ()
 
@@ -80,8 +85,11 @@ def find_rss(job: JobOnNode) -> int | None:
 
 
 def is_version_2(group: str) -> bool:
-    """Return whether a job's control group directory belongs to version 2."""
-    return "/system.slice/" in group
+    """Return whether a job's control group directory belongs to version 2.
+
+    It begins with a slice there, with a controller in version 1.
+    """
+    return group.removeprefix(f"{ROOT}/").partition("/")[0].endswith(".slice")
 
 
 def name_rows(
@@ -201,11 +209,11 @@ _CGROUP: Vocabulary = (
             ("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
             ("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
             ("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
-            ("memory_total_bytes", "Memory given to the cgroup in bytes", _limit("mem_limit")),
+            ("memory_total_bytes", "Memory given to the cgroup in bytes", limit_rule("mem_limit")),
             (
                 "memsw_total_bytes",
                 "Swap given to the cgroup in bytes",
-                _limit("swap_limit", "swap_used"),
+                limit_rule("swap_limit", "swap_used"),
             ),
         )
     ),
@@ -275,12 +283,12 @@ _CEEMS: Vocabulary = (
             ("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
             ("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
             ("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
-            ("memory_rss_bytes", "Memory RSS used in bytes", (find_rss, ())),
-            ("memory_total_bytes", "Memory total in bytes", _limit("mem_limit")),
-            ("memsw_total_bytes", "Swap total in bytes", _limit("swap_limit", "swap_used")),
+            ("memory_rss_bytes", "Memory RSS used in bytes", field_rule("mem_anon")),
         )
     ),
 )  # fmt: skip
+_MEMORY_TOTAL = gauge(f"{_PREFIX}_memory_total_bytes", "Memory total in bytes", *_UNIT)
+_SWAP_TOTAL = gauge(f"{_PREFIX}_memsw_total_bytes", "Swap total in bytes", *_UNIT)
 _IO = tuple(
     gauge(f"{_PREFIX}_blkio_{way}_total_{what}", f"Total block IO {way} {what}", *_UNIT, "device")
     for what in ("bytes", "requests")
@@ -291,6 +299,20 @@ _GPU = gauge(
     *_UNIT, "index", "hindex", "gpuuuid", "gpuiid",
 )  # fmt: skip
 _MOST_DEVICES = 256
+
+
+def _find_ceems_limits(node: Node) -> Vocabulary:
+    """Return the families of limits. Without one, a job may use what the node has."""
+    try:
+        sizes = read_parsed(node, "proc/meminfo", parse_meminfo)
+    except CcagentError:
+        sizes = {}
+    memory = sizes.get("MemTotal", 0) * 1024 or _NO_LIMIT_V2
+    swap = sizes.get("SwapTotal", 0) * 1024 or memory
+    return (
+        (_MEMORY_TOTAL, (limit_rule("mem_limit", no_limit=memory),)),
+        (_SWAP_TOTAL, (limit_rule("swap_limit", "swap_used", swap),)),
+    )
 
 
 class CeemsCollector(Collector):
@@ -305,9 +327,10 @@ class CeemsCollector(Collector):
         jobs, left_out = self.sources.jobs.get(node)
         yield _UNITS, [(("slurm", node.hostname), len(jobs) + left_out)]
         labels: dict[int, Labels] = {
-            job.job: ("slurm", node.hostname, "", str(job.job)) for job in jobs
+            job.job: ("slurm", node.hostname, job.slurmd, str(job.job)) for job in jobs
         }
         yield from name_rows(_CEEMS, jobs, labels)
+        yield from name_rows(_find_ceems_limits(node), jobs, labels)
         rows: list[list[tuple[Labels, float]]] = [[] for _ in _IO]
         for job in jobs:
             for device, values in job.devices.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from ccagent.agents.slurm.tres import count_gpus, count_node_gpus
 from ccagent.errors import ProgramError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter, gauge
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _LIMIT = 64 * 1024 * 1024
 _TIME_LIMIT = 30.0
 _AGE = " Read at most once in slow-every."
-_QUEUE = ("%P", "%u", "%a", "%T", "%C", "%r", "%D")
-"""Fields of squeue(1), --format: partition, user, account, state, CPUs, reason, nodes."""
+_QUEUE = ("Partition", "UserName", "Account", "State", "NumCPUs", "Reason", "tres-alloc")
+"""Fields of squeue(1), --Format."""
 _NODES = (
-    "NodeHost",
+    "NodeList",
     "StateLong",
     "CPUsState",
     "AllocMem",
@@ -37,7 +37,10 @@ _NODES = (
     "GresUsed",
     "Partition",
 )
-"""Fields of sinfo(1), --Format. CPUs are allocated/idle/other/total, memory is in MB."""
+"""Fields of sinfo(1), --Format. CPUs are allocated/idle/other/total, memory is in MB.
+
+NodeList is the node name, as in prometheus-slurm-exporter. Several nodes may share a NodeHost.
+"""
 _SEPARATOR = "\x1f"
 
 _STATES = {
@@ -49,8 +52,10 @@ _STATES = {
 _NODE_STATES = {
     "allocated": "alloc", "completing": "comp", "down": "down", "drained": "drain",
     "draining": "drain", "error": "err", "fail": "fail", "failing": "fail", "idle": "idle",
-    "maint": "maint", "mixed": "mix", "reserved": "resv",
+    "inval": "inval", "maint": "maint", "mixed": "mix", "planned": "planned", "reserved": "resv",
 }  # fmt: skip
+_OTHER = "other"
+"""Any further state, such as `reboot`, `blocked` and `future`."""
 _FLAGS = "*~#!%$@^-+"
 _JOBS = {
     name: gauge(f"slurm_queue_{name}", f"Jobs in the queue: {name}.{_AGE}")
@@ -67,7 +72,7 @@ _CORES = {
 _NODES_TOTAL = gauge("slurm_nodes_total", f"Nodes of the cluster.{_AGE}")
 _NODE_COUNTS = {
     name: gauge(f"slurm_nodes_{name}", f"Nodes: {name}.{_AGE}")
-    for name in dict.fromkeys(_NODE_STATES.values())
+    for name in dict.fromkeys((*_NODE_STATES.values(), _OTHER))
 }
 _CPUS = {
     name: gauge(f"slurm_cpus_{name}", f"CPUs of the cluster: {name}.{_AGE}")
@@ -93,6 +98,7 @@ _PEOPLE = {
     for name, text in (
         ("jobs_pending", "Pending jobs"), ("jobs_running", "Running jobs"),
         ("jobs_suspended", "Suspended jobs"), ("cpus_running", "CPUs of running jobs"),
+        ("gpus_running", "GPUs of running jobs"),
     )
 }  # fmt: skip
 _OF_NODE = {
@@ -121,7 +127,6 @@ _PARTITION_GPUS = {
     for name, public in (("alloc", "allocated"), ("idle", "idle"))
 }  # fmt: skip
 _READ = counter("ccagent_slurm_readings_total", "Readings of squeue and sinfo.")
-_GRES = re.compile(r"gpu(?::[^:,()]+)?:([0-9]+)")
 
 Values = dict["Family", "dict[Labels, float]"]
 
@@ -201,13 +206,11 @@ def read_slurm(node: Node, settings: ExporterSettings) -> Values:
     Raise NotHereError if a program is missing, ProgramError if it fails.
     """
     # --array: each task of an array is a job, as in prometheus-slurm-exporter.
-    squeue = [settings.squeue, "--all", "--array", "--noheader", "--states=all",
-              f"--format={_SEPARATOR.join(_QUEUE)}"]  # fmt: skip
-    fields = ",".join(f"{name}:{_SEPARATOR}" for name in _NODES)
-    sinfo = [settings.sinfo, "--all", "--noheader", "--Node", f"--Format={fields}"]
+    squeue = [settings.squeue, "--all", "--array", "--noheader", "--states=all"]
+    sinfo = [settings.sinfo, "--all", "--noheader", "--Node"]
     values: Values = {}
-    add_queue(values, _rows(run_program(node, squeue), len(_QUEUE)))
-    add_nodes(values, (row[:-1] for row in _rows(run_program(node, sinfo), len(_NODES) + 1)))
+    add_queue(values, _read_rows(node, squeue, _QUEUE))
+    add_nodes(values, _read_rows(node, sinfo, _NODES))
     return values
 
 
@@ -217,11 +220,13 @@ def run_program(node: Node, command: list[str]) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _rows(content: str, columns: int) -> Iterator[list[str]]:
-    for line in content.split("\n"):
-        fields = [field.strip() for field in line.split(_SEPARATOR)]
-        if len(fields) == columns:
-            yield fields
+def _read_rows(node: Node, command: list[str], fields: tuple[str, ...]) -> Iterator[list[str]]:
+    """Yield the rows of a program that have these fields."""
+    form = ",".join(f"{name}:{_SEPARATOR}" for name in fields)
+    for line in run_program(node, [*command, f"--Format={form}"]).split("\n"):
+        *row, _ = (field.strip() for field in line.split(_SEPARATOR))
+        if len(row) == len(fields):
+            yield row
 
 
 def _add(values: Values, family: Family, labels: Labels, number: float) -> None:
@@ -233,7 +238,7 @@ def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
     """Add the sums over the rows of squeue to `values`. A row has the fields of `_QUEUE`."""
     for family in (*_JOBS.values(), *_CLUSTER_JOBS.values(), *_CORES.values()):
         _add(values, family, (), 0)
-    for partition, user, account, state, cpus, reason, _ in rows:
+    for partition, user, account, state, cpus, reason, tres in rows:
         name = _STATES.get(state)
         if name is None:
             continue
@@ -246,11 +251,19 @@ def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
             _add(values, _CORES[name], (), cores)
             for each in partition.split(","):
                 _add(values, _PARTITION_JOBS[name], (each,), 1)
-        if name in {"pending", "running", "suspended"}:
-            for kind, who in (("user", user), ("account", account)):
-                _add(values, _PEOPLE[kind, f"jobs_{name}"], (who,), 1)
-                if name == "running":
-                    _add(values, _PEOPLE[kind, "cpus_running"], (who,), cores)
+        sizes = {f"jobs_{name}": 1}
+        if name == "running":
+            sizes |= {"cpus_running": cores, "gpus_running": count_gpus(tres)}
+        _add_people(values, {"user": user, "account": account}, sizes)
+
+
+def _add_people(values: Values, people: dict[str, str], sizes: dict[str, int]) -> None:
+    """Add a job to the sums of its user and account. Without GPUs it adds no series of them."""
+    for kind, who in people.items():
+        for name, number in sizes.items():
+            family = _PEOPLE.get((kind, name))
+            if family is not None and (number or name != "gpus_running"):
+                _add(values, family, (who,), number)
 
 
 def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:
@@ -281,7 +294,7 @@ def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:
 
 def _count_gpus(gres: str, used: str, *, is_available: bool) -> dict[str, int]:
     """Return the GPUs in the fields Gres and GresUsed of a node, `other` those of no use now."""
-    total, taken = (sum(map(int, _GRES.findall(text))) for text in (gres, used))
+    total, taken = count_node_gpus(gres), count_node_gpus(used)
     free = max(0, total - taken)
     idle = free if is_available else 0
     return {"total": total, "alloc": taken, "idle": idle, "other": free - idle}
@@ -296,9 +309,7 @@ def _add_node(
 ) -> None:
     """Add a node to the sums of the cluster. labels: its name and state."""
     _add(values, _NODES_TOTAL, (), 1)
-    short = _NODE_STATES.get(labels[1])
-    if short is not None:
-        _add(values, _NODE_COUNTS[short], (), 1)
+    _add(values, _NODE_COUNTS[_NODE_STATES.get(labels[1], _OTHER)], (), 1)
     for key, family in _GPUS.items():
         _add(values, family, (), gpus[key])
     for key, number in cpus.items():

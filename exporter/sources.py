@@ -225,13 +225,15 @@ _DETAILS = (
 class JobOnNode(NamedTuple):
     """A job on this node.
 
-    group: one of its control group directories. pids: its processes. cpus: its hwthreads. devices:
-    with version 2 the I/O by block device, as `parse_io` returns it.
+    group: one of its control group directories. slurmd: of that directory, the node name of the
+    slurmd that created it, if the machine has several. pids: its processes. cpus: its hwthreads.
+    devices: with version 2 the I/O by block device, as `parse_io` returns it.
     """
 
     job: int
     counters: JobCounters
     group: str
+    slurmd: str
     identity: JobIdentity
     pids: tuple[int, ...]
     cpus: tuple[int, ...]
@@ -346,9 +348,11 @@ class NodeSources:
             first = next(iter(kinds.values()))
             pids, identity = self._processes.of(node, files, job, kinds.get("cpuacct", first))
             cpus = _read_cpus(files, kinds.get("cpuset", first))
-            group = first[0].path
+            group, slurmd = first[0].path, first[0].slurmd
             devices = self._cgroups.devices.get(group, {})
-            found.append(JobOnNode(job, counters[job], group, identity, pids, cpus, devices))
+            found.append(
+                JobOnNode(job, counters[job], group, slurmd, identity, pids, cpus, devices)
+            )
         return JobsOnNode(found, len(counters) - len(chosen))
 
     def _read_job_io(self, node: Node) -> JobsIo:
@@ -418,12 +422,19 @@ class NodeSources:
             self._gpus.close()
 
 
+_CPUSETS = ("cpuset.cpus", "cpuset.cpus.effective")
+"""The first is empty if Slurm does not constrain cores: a job may then use those of the node."""
+
+
 def _read_cpus(files: KeptFiles, directories: list[JobDirectory]) -> tuple[int, ...]:
     """Return the hwthreads of a job; () if they can't be read."""
-    found: list[int] = []
+    found: set[int] = set()
     for each in directories:
-        with suppress(CcagentError):
-            found += read_parsed(files, f"{each.path}/cpuset.cpus", parse_cpu_list)
+        for name in _CPUSETS:
+            with suppress(CcagentError):
+                if cpus := read_parsed(files, f"{each.path}/{name}", parse_cpu_list):
+                    found.update(cpus)
+                    break
     return tuple(sorted(found))
 
 

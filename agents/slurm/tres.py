@@ -1,10 +1,17 @@
-"""Parsers for lists of trackable resources, `cpu=4,mem=400M,node=2,gres/gpu:a100=2,gres/gpu=2`."""
+"""Parsers for lists of trackable resources, `cpu=4,mem=400M,node=2,gres/gpu:a100=2,gres/gpu=2`.
+
+Also for the generic resources of a node, `gpu:a100:2(IDX:0,3),shard:4`.
+"""
 
 from __future__ import annotations
+
+import re
 
 from ccagent.agents.slurm import values
 
 _MOST_DIGITS = 19
+_NODE_GPUS = re.compile(r"(?:^|,)gpu(?::(?:\(null\)|[^:,()]+))?:([0-9]+)", re.ASCII)
+"""Slurm 21.08 writes the type `(null)` for GPUs without a type, `gpu:(null):2(IDX:0-1)`."""
 
 
 def gres_detail(tres: str) -> list[str]:
@@ -31,6 +38,11 @@ def count_gpus(tres: str) -> int:
     counts = _count_gres(tres)
     typed = sum(count for name, count in counts.items() if name.startswith("gpu:"))
     return max(counts.get("gpu", 0), typed)
+
+
+def count_node_gpus(gres: str) -> int:
+    """Return the number of GPUs in the fields Gres and GresUsed of sinfo."""
+    return sum(map(int, _NODE_GPUS.findall(gres)))
 
 
 def has_gpu_share(tres: str) -> bool:

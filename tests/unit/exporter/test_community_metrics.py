@@ -29,7 +29,7 @@ from tests.support.tree import TreeNode
 from tests.unit.agents.metrics.readers.test_cgroup_jobs import MB
 from tests.unit.exporter.node_exporter.test_on_demand import NFSD
 from tests.unit.exporter.test_gpu_metrics import CARDS, card
-from tests.unit.exporter.test_job_metrics import add_v2
+from tests.unit.exporter.test_job_metrics import add_v1, add_v2, write
 from tests.unit.exporter.test_slurm_exporter import controller, slurm
 
 SHARED_CARDS = CARDS._replace(allocations=[Allocation(12, 1001, (0,))])
@@ -103,6 +103,32 @@ def test_princetons_queries_find_a_job(node: TreeNode) -> None:
     assert found[f"nvidia_gpu_nvlink_total_rx_per_sec{{{card}}}"] == 2**20
 
 
+def test_swap_space_of_version_1_counts_memory_for_jobstats(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    add_v1(node, 7, 100)
+    top = "sys/fs/cgroup/memory/slurm/uid_1001/job_7"
+    write(tmp_path, f"{top}/memory.memsw.limit_in_bytes", f"{300 * MB}\n")
+    write(tmp_path, f"{top}/memory.limit_in_bytes", "9223372036854771712\n")
+    found = collected(with_cards(make(JobstatsCollector), None), node)
+    job = 'jobid="7",step="",task=""'
+    assert found[f"cgroup_memsw_used_bytes{{{job}}}"] == 110 * MB
+    assert found[f"cgroup_memsw_total_bytes{{{job}}}"] == 300 * MB
+    assert found[f"cgroup_memory_total_bytes{{{job}}}"] == 9223372036854771712
+
+
+def test_shared_memory_before_linux_4_13_is_the_cache_of_no_file(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    add_v1(node, 7, 100)
+    top = "sys/fs/cgroup/memory/slurm/uid_1001/job_7"
+    fields = "total_cache 700\ntotal_rss 300\ntotal_mapped_file 100\n"
+    lists = "total_active_file 150\ntotal_inactive_file 50\n"
+    series = 'cgroup_memory_shmem_bytes{jobid="7",step="",task=""}'
+    for text, expected in ((fields + lists, 500), (fields, None)):
+        write(tmp_path, f"{top}/memory.stat", text)
+        found = collected(with_cards(make(JobstatsCollector), None), node)
+        assert found.get(series) == expected
+
+
 def test_a_card_without_a_job_has_no_job(node: TreeNode) -> None:
     found = collected(with_cards(make(JobstatsCollector)), node)
     free = [name for name in found if 'uuid="GPU-1"' in name]
@@ -163,6 +189,17 @@ def test_omnistat_has_the_cards_of_amd(node: TreeNode) -> None:
     assert found["omnistat_host_boot_time_seconds"] == 1700000000
     assert found["omnistat_host_mem_available_bytes"] == 102400
     assert [name for name in found if name.startswith("rmsjob_info") and 'user="ada"' in name]
+
+
+def test_a_damaged_file_of_the_node_costs_omnistat_its_values_only(
+    node: TreeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.write("loadavg", "")
+    found = collected(with_cards(make(OmnistatCollector), None), node)
+    assert "omnistat_host_cpu_load1" not in found
+    assert found["omnistat_host_cpu_num_logical_cores"]
+    assert [name for name in found if name.startswith("rmsjob_info")]
+    assert "/proc/loadavg" in caplog.text
 
 
 def test_omnistat_without_cards_has_the_node_and_jobs(node: TreeNode) -> None:
@@ -227,7 +264,7 @@ ANSWERED = {
     "ceems: single job": (14, ""),
     "ceems: cluster status": (0, ""),
     "dcgm-exporter": (6, ""),
-    "SckyzO slurm_exporter": (89, ""),
+    "SckyzO slurm_exporter": (91, ""),
     "omnistat": (18, ""),
     "slurm-job-exporter: userportal": (23, ""),
     "NFS Full": (20, ""),

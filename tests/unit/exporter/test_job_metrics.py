@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError
+from ccagent.exporter.community_metrics import SlurmJobExporterCollector
 from ccagent.exporter.job_metrics import CeemsCollector, CgroupExporterCollector, JobCollector
 from tests.support.running import until
 from tests.support.scraped import collected, make
@@ -184,6 +185,18 @@ def test_the_names_of_cgroup_exporter_on_version_1(node: TreeNode) -> None:
     assert found[f"cgroup_memsw_used_bytes{{{group}}}"] == 110 * MB
 
 
+def test_a_job_of_version_2_in_a_slice_of_the_site(node: TreeNode) -> None:
+    add_v2(node, 12, 100)
+    top = node.path / "sys/fs/cgroup"
+    (top / "system.slice").rename(top / "jobs.slice")
+    found = collected(make(CgroupExporterCollector), node)
+    group = 'cgroup="/jobs.slice/slurmstepd.scope/job_12"'
+    assert found[f"cgroup_memory_rss_bytes{{{group}}}"] == 90 * MB + 4096
+    assert found[f"cgroup_memsw_total_bytes{{{group}}}"] == 2.0**64
+    used = collected(make(JobCollector), node)['ccagent_job_memory_swap_bytes{jobid="12"}']
+    assert used == 8192
+
+
 def test_the_names_of_ceems(node: TreeNode) -> None:
     add_v2(node, 12, 100)
     found = collected(make(CeemsCollector), node)
@@ -191,8 +204,37 @@ def test_the_names_of_ceems(node: TreeNode) -> None:
     assert found['ceems_compute_units{hostname="c1-1",manager="slurm"}'] == 1
     assert found[f"ceems_compute_unit_cpu_user_seconds_total{{{unit}}}"] == 1.5
     assert found[f"ceems_compute_unit_memory_psi_seconds{{{unit}}}"] == 0.00002
+    assert found[f"ceems_compute_unit_memory_rss_bytes{{{unit}}}"] == 20 * MB
     read = 'ceems_compute_unit_blkio_read_total_requests{cgrouphostname="",device="8:0",'
     assert found[read + 'hostname="c1-1",manager="slurm",uuid="12"}'] == 1
+
+
+def test_a_job_without_constrained_cores_may_use_those_of_the_node(node: TreeNode) -> None:
+    add_v2(node, 12, 100)
+    write(node.path, f"{SCOPE}/job_12/cpuset.cpus", "\n")
+    write(node.path, f"{SCOPE}/job_12/cpuset.cpus.effective", "0-7\n")
+    assert collected(make(JobCollector), node)['ccagent_job_cpus{jobid="12"}'] == 8
+    found = collected(make(SlurmJobExporterCollector), node)
+    assert len([name for name in found if name.startswith("slurm_job_core_usage_total")]) == 8
+
+
+def test_units_of_ceems_name_the_slurmd_of_several(node: TreeNode) -> None:
+    add_v2(node, 12, 100)
+    (node.path / SCOPE).rename(node.path / "sys/fs/cgroup/system.slice/n2_slurmstepd.scope")
+    found = collected(make(CeemsCollector), node)
+    unit = 'cgrouphostname="n2",hostname="c1-1",manager="slurm",uuid="12"'
+    assert found[f"ceems_compute_unit_cpus{{{unit}}}"] == 3
+
+
+@pytest.mark.parametrize(("swap", "expected"), [(0, 8000), (500, 500)])
+def test_a_unit_of_ceems_without_a_limit(node: TreeNode, swap: int, expected: int) -> None:
+    add_v2(node, 12, 100)
+    write(node.path, f"{SCOPE}/job_12/memory.max", "max\n")
+    node.write("meminfo", f"MemTotal: 8000 kB\nMemFree: 1 kB\nSwapTotal: {swap} kB\n")
+    found = collected(make(CeemsCollector), node)
+    unit = 'cgrouphostname="",hostname="c1-1",manager="slurm",uuid="12"'
+    assert found[f"ceems_compute_unit_memory_total_bytes{{{unit}}}"] == 8000 * 1024
+    assert found[f"ceems_compute_unit_memsw_total_bytes{{{unit}}}"] == expected * 1024
 
 
 @pytest.mark.parametrize("kind", [CgroupExporterCollector, CeemsCollector])

@@ -25,13 +25,13 @@ from tests.support.scraped import collected, make
 
 S = "\x1f"
 QUEUE = "\n".join(
-    S.join(row)
+    S.join(row) + S
     for row in (
-        ("long", "ada", "chem", "RUNNING", "8", "None", "1"),
-        ("long", "ada", "chem", "RUNNING", "4", "None", "1"),
-        ("long,short", "bob", "phys", "PENDING", "1", "Priority", "1"),
-        ("long", "bob", "phys", "PENDING", "1", "Dependency", "1"),
-        ("long", "bob", "phys", "OUT_OF_MEMORY", "1", "None", "1"),
+        ("long", "ada", "chem", "RUNNING", "8", "None", "cpu=8,gres/gpu:a100=2,gres/gpu=2"),
+        ("long", "ada", "chem", "RUNNING", "4", "None", "cpu=4,mem=1G,node=1,gres/gpu=1"),
+        ("long,short", "bob", "phys", "PENDING", "1", "Priority", "cpu=1,gres/gpu=4"),
+        ("long", "bob", "phys", "PENDING", "1", "Dependency", "cpu=1"),
+        ("long", "bob", "phys", "OUT_OF_MEMORY", "1", "None", "cpu=1"),
         ("a line", "of another form"),
     )
 )
@@ -176,6 +176,10 @@ def test_queue_partitions_and_people(tmp_path: Path, node: Node) -> None:
     assert (found["slurm_jobs_running"], found["slurm_jobs_cores_running"]) == (2, 12)
     assert found['slurm_user_cpus_running{user="ada"}'] == 12
     assert found['slurm_account_jobs_pending{account="phys"}'] == 2
+    gpus = {name: number for name, number in found.items() if "gpus_running" in name}
+    assert gpus == {
+        'slurm_user_gpus_running{user="ada"}': 3, 'slurm_account_gpus_running{account="chem"}': 3,
+    }  # fmt: skip
 
 
 def test_each_task_of_an_array_is_a_job(tmp_path: Path, node: Node) -> None:
@@ -202,6 +206,31 @@ def test_nodes_count_once_and_in_each_of_their_partitions(tmp_path: Path, node: 
     assert found['slurm_node_status{node="n2",partition="long",status="down"}'] == 1
     assert found['slurm_partition_gpus_idle{partition="short"}'] == 1
     assert found["slurm_nodes_total"] == 2
+
+
+def test_nodes_are_named_as_in_slurm_not_as_their_machine(tmp_path: Path, node: Node) -> None:
+    collector = slurm(tmp_path)
+    row = S.join(("idle", "0/8/0/8", "0", "8", "(null)", "(null)", "long")) + S
+    named = f'echo "c1{S}{row}"; echo "c2{S}{row}"'
+    (tmp_path / "sinfo").write_text(
+        f'#!/bin/sh\ncase "$*" in *NodeHost*) echo "vm{S}{row}"; echo "vm{S}{row}";;'
+        f" *NodeList*) {named};; esac\n"
+    )
+    found = collected(collector, node)
+    assert found["slurm_nodes_total"] == 2
+    assert found['slurm_node_cpu_total{node="c2",status="idle"}'] == 8
+
+
+def test_each_node_counts_in_one_state(tmp_path: Path, node: Node) -> None:
+    states = ("planned", "inval", "mixed-", "reboot^", "blocked", "drained*")
+    nodes = "\n".join(
+        S.join((f"n{number}", state, "0/4/0/4", "0", "8", "(null)", "(null)", "long")) + S
+        for number, state in enumerate(states)
+    )
+    found = collected(slurm(tmp_path, nodes=nodes), node)
+    counts = {name.removeprefix("slurm_nodes_"): number for name, number in found.items()
+              if name.startswith("slurm_nodes_") and number}  # fmt: skip
+    assert counts == {"total": 6, "planned": 1, "inval": 1, "mix": 1, "other": 2, "drain": 1}
 
 
 def test_a_scrape_soon_after_asks_slurm_no_more(tmp_path: Path, node: Node) -> None:
