@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories, machine_scopes
 from ccagent.machine.checks import Check, CheckResult
-from ccagent.machine.cpus import CPUS, read_online, read_topology_id
+from ccagent.machine.cpus import CPUS, read_first_sibling, read_online, read_topology_id
 from ccagent.machine.interpreter import python
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.machine.parsed import parse_or, read_parsed
@@ -101,14 +102,15 @@ def read_processor(node: Node) -> MeasuredProcessor:
 
 def compact_order(node: Node, cpus: Sequence[int]) -> list[int]:
     """Return CPUs in compact order: socket by socket, first the first thread of each core."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[int] = set()
     first: list[tuple[int, int]] = []
     others: list[tuple[int, int]] = []
     for cpu in cpus:
-        socket = _topology_id(node, cpu, "physical_package_id", 0)
-        core = _topology_id(node, cpu, "core_id", cpu)
-        (others if (socket, core) in seen else first).append((socket, cpu))
-        seen.add((socket, core))
+        socket, core = 0, read_first_sibling(node, cpu)
+        with suppress(CcagentError):
+            socket = read_topology_id(node, cpu, "physical_package_id")
+        (others if core in seen else first).append((socket, cpu))
+        seen.add(core)
     return [cpu for _, cpu in [*sorted(first), *sorted(others)]]
 
 
@@ -124,13 +126,6 @@ def last_cache(node: Node, cpu: int) -> LastCache:
             continue
         cache = LastCache(size, frozenset(shared))
     return cache
-
-
-def _topology_id(node: Node, cpu: int, name: str, otherwise: int) -> int:
-    try:
-        return read_topology_id(node, cpu, name)
-    except CcagentError:
-        return otherwise
 
 
 class Measured(NamedTuple):

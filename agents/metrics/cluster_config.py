@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
-from ccagent.machine.cpus import CPUS, read_cpus, read_model, read_topology_id
+from ccagent.machine.cpus import (
+    CPUS,
+    read_cpus,
+    read_first_sibling,
+    read_model,
+    read_topology_id,
+)
 from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.hostlist import compact, expand
 from ccagent.machine.parsed import parse_or, read_parsed
@@ -125,7 +131,7 @@ def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[s
 def topology(node: Node) -> dict[str, Any]:
     """Return the hwthreads of the node, and of its sockets, memory domains and cores."""
     sockets: dict[int, list[int]] = {}
-    cores: dict[tuple[int, int], list[int]] = {}
+    cores: dict[int, tuple[int, int, list[int]]] = {}
     cpus: list[int] = []
     for name in _list_numbers(node, CPUS, "cpu"):
         try:
@@ -138,7 +144,8 @@ def topology(node: Node) -> dict[str, Any]:
         socket = max(0, socket)  # -1: the kernel has no socket numbers.
         cpus.append(name)
         sockets.setdefault(socket, []).append(name)
-        cores.setdefault((socket, core), []).append(name)
+        first = read_first_sibling(node, name)
+        cores.setdefault(first, (socket, core, []))[2].append(name)
     known = set(cpus)
     domains: dict[int, list[int]] = {}
     for number in _list_numbers(node, _NODES, "node"):
@@ -153,7 +160,7 @@ def topology(node: Node) -> dict[str, Any]:
         "node": cpus,
         "socket": _by_number(sockets),
         "memoryDomain": _by_number(domains) or [cpus],
-        "core": [members for _, members in sorted(cores.items())],
+        "core": [members for _, _, members in sorted(cores.values())],
     }
 
 

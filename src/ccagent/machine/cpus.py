@@ -126,6 +126,17 @@ def read_siblings(node: Node, cpu: int) -> list[int]:
         return read_parsed(node, f"{directory}/thread_siblings_list", parse_cpu_list)
 
 
+def read_first_sibling(node: Node, cpu: int) -> int:
+    """Return the first hwthread of the core of a hwthread; the hwthread itself if unknown.
+
+    It identifies the core. `core_id` does not: it repeats in the dies and clusters of a socket.
+    """
+    try:
+        return min(read_siblings(node, cpu), default=cpu)
+    except CcagentError:
+        return cpu
+
+
 class Cpus(NamedTuple):
     """Counts of online cpus. If sockets or cores differ: the maximum."""
 

@@ -59,6 +59,7 @@ class BandwidthNode(TreeNode):
             socket, core = divmod(cpu % 4, 2)
             self.file(f"{base}/topology/physical_package_id", f"{socket}\n")
             self.file(f"{base}/topology/core_id", f"{core}\n")
+            self.file(f"{base}/topology/core_cpus_list", f"{cpu % 4},{cpu % 4 + 4}\n")
             shared = "0-1,4-5" if socket == 0 else "2-3,6-7"
             for index, (size, cpus) in enumerate([("32K", str(cpu)), ("32768K", shared)]):
                 self.file(f"{base}/cache/index{index}/size", f"{size}\n")
@@ -78,6 +79,16 @@ def node(tmp_path: Path) -> BandwidthNode:
 def test_cores_are_ordered_compactly(node: BandwidthNode) -> None:
     assert compact_order(node, range(8)) == [0, 1, 2, 3, 4, 5, 6, 7]
     assert compact_order(node, [5, 3, 0, 4]) == [0, 5, 3, 4]
+
+
+def test_first_threads_come_first_where_core_ids_repeat(node: BandwidthNode) -> None:
+    for cpu in range(8):
+        # Two dies of two cores with two threads: the numbers of cores start again in each die.
+        base = f"sys/devices/system/cpu/cpu{cpu}/topology"
+        node.file(f"{base}/physical_package_id", "0\n")
+        node.file(f"{base}/core_id", f"{cpu // 2 % 2}\n")
+        node.file(f"{base}/core_cpus_list", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n")
+    assert compact_order(node, range(8)) == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def test_the_last_cache_is_the_one_that_counts(node: BandwidthNode) -> None:

@@ -17,6 +17,7 @@ from ccagent.agents.metrics.cluster_config import (
     merge_clusters,
     schema_unit,
     store_config,
+    topology,
 )
 from ccagent.agents.metrics.presets import FACTORS
 from ccagent.agents.metrics.settings import MetricsSettings
@@ -61,6 +62,18 @@ def test_it_passes_the_schema(preset: str, tmp_path: Path) -> None:
     validate(cluster)
     (subcluster,) = cluster["subClusters"]
     assert (subcluster["socketsPerNode"], subcluster["coresPerSocket"]) == (2, 2)
+
+
+def test_cores_are_apart_where_core_ids_repeat_in_a_socket(tmp_path: Path) -> None:
+    describe(tmp_path)
+    node = TreeNode(tmp_path)
+    for cpu in range(8):
+        # Two dies of two cores with two threads: the numbers of cores start again in each die.
+        place = f"../sys/devices/system/cpu/cpu{cpu}/topology"
+        node.write(f"{place}/physical_package_id", "0\n")
+        node.write(f"{place}/core_id", f"{cpu // 2 % 2}\n")
+        node.write(f"{place}/core_cpus_list", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n")
+    assert topology(node)["core"] == [[0, 1], [4, 5], [2, 3], [6, 7]]
 
 
 @given(st.sampled_from([unit for pair in FACTORS for unit in pair]) | st.text(max_size=8))
