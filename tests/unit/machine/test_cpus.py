@@ -113,6 +113,7 @@ def counted(node: Node) -> Cpus | None:
         (b"\n", []),
         (b"", []),
         (b"65535\n", [65535]),
+        (b"4-7\n\0", [4, 5, 6, 7]),
     ],
 )
 def test_a_cpu_list_is_ranges_and_numbers(text: bytes, cpus: list[int]) -> None:
@@ -124,6 +125,7 @@ def test_a_cpu_list_is_ranges_and_numbers(text: bytes, cpus: list[int]) -> None:
     [
         *(b"0-99999999999", b"99999999999", b"65536", b"0-", b"-1", b"1,,2", b"0 1", b"0x1"),
         *(b"3-1", b"1-4,3", b"1,1", b"a", b"\xff", b"0-1-2", b"+1", b"1_0", b"00000000000001"),
+        *(b"0\0001", b"0\0\0"),
     ],
 )
 def test_what_no_kernel_writes_is_no_cpu_list(text: bytes) -> None:

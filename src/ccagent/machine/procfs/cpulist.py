@@ -10,10 +10,11 @@ LARGEST_CPU = 65_535
 def parse_cpu_list(content: bytes) -> list[int]:
     """Parse `0-3,8,10-11`: ascending, may be empty.
 
-    Raise UnparsableError for other text, or for impossible cpu numbers.
+    A kernel of 5.15 ended the lists of topologies with NUL. Raise UnparsableError for other text,
+    or for impossible cpu numbers.
     """
     cpus: list[int] = []
-    text = content.strip()
+    text = content.removesuffix(b"\0").strip()
     for part in text.split(b",") if text else []:
         first, dash, last = part.partition(b"-")
         start, end = _parse_cpu(first), _parse_cpu(last if dash else first)
