@@ -202,6 +202,8 @@ def test_cpuinfo_of_each_architecture(text: str, cpus: Cpus | None, model: str) 
          "Apple M1 Icestorm + Apple M1 Firestorm"),
         (arm(0, "0x41", "0xfff"), "implementer 0x41, part 0xfff"),
         (arm(0, "ARM", "?"), "implementer ARM, part ?"),
+        (arm(0, "0x41", "0xd46") + arm(1, "0x41", "0xd4e"), "Cortex-A510 + Cortex-X3"),
+        ("processor\t\t: 0\nModel Name\t\t: Loongson-3C5000\n", "Loongson-3C5000"),
         ("processor\t: 0\nisa\t: rv64imafdc\n", "rv64imafdc"),
         ("processor\t: 0\n\nmodel\t: 8335-GTH\n", "8335-GTH"),
         ("processor\t: 0\nclock\t: 1MHz\n", ""),
