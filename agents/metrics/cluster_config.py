@@ -129,11 +129,14 @@ def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[s
 
 
 def topology(node: Node) -> dict[str, Any]:
-    """Return the hwthreads of the node, and of its sockets, memory domains and cores."""
+    """Return the online hwthreads of the node, and of its sockets, memory domains and cores."""
     sockets: dict[int, list[int]] = {}
     cores: dict[int, tuple[int, int, list[int]]] = {}
     cpus: list[int] = []
+    online = parse_or(node, f"{CPUS}/online", parse_cpu_list, list[int]())
     for name in _list_numbers(node, CPUS, "cpu"):
+        if online and name not in online:
+            continue
         try:
             socket = read_topology_id(node, name, "physical_package_id")
             core = read_topology_id(node, name, "core_id")
