@@ -17,12 +17,18 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories, machine_scopes
 from ccagent.machine.checks import Check, CheckResult
-from ccagent.machine.cpus import CPUS, read_first_sibling, read_online, read_topology_id
+from ccagent.machine.cpus import (
+    CPUS,
+    read_first_sibling,
+    read_model,
+    read_online,
+    read_topology_id,
+)
 from ccagent.machine.interpreter import python
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.machine.parsed import parse_or, read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.system import parse_cpuinfo, parse_meminfo
+from ccagent.machine.procfs.system import parse_meminfo
 from ccagent.machine.virtual_machines import read_start
 from ccagent.service.private_files import replace_file
 
@@ -34,7 +40,6 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(rb"([0-9]{1,9})([KMG]?)\s*", re.ASCII)
 _UNITS = {b"": 1, b"K": 1024, b"M": 1024**2, b"G": 1024**3}
-_MODEL_KEYS = ("model name", "cpu model", "CPU implementer")
 _USUAL_CACHE = 32 * 1024**2
 _LEVELS = 5
 
@@ -93,9 +98,10 @@ def parse_size(content: bytes) -> int:
 
 def read_processor(node: Node) -> MeasuredProcessor:
     """Return the identity of the processor. Raise CcagentError if it can't be read."""
-    blocks = parse_cpuinfo(next(iter(node.pieces("proc/cpuinfo")), b""))
-    first = blocks[0] if blocks else {}
-    model = next((first[key] for key in _MODEL_KEYS if first.get(key)), "unknown")
+    errors: list[CcagentError] = []
+    model = read_model(node, errors) or "unknown"
+    if errors:
+        raise errors[0]
     kernel = node.read("proc/sys/kernel/osrelease").decode("utf-8", "replace").strip()
     return MeasuredProcessor(model, tuple(read_online(node)), kernel)
 

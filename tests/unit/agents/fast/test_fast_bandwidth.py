@@ -21,6 +21,7 @@ from ccagent.agents.fast.bandwidth import (
     measure_now,
     measure_reference,
     parse_size,
+    read_processor,
     read_reference,
     write_reference,
 )
@@ -195,6 +196,14 @@ def test_a_reference_between_two_is_in_proportion() -> None:
     assert reference.value_of(9.0, 1) == 0.9
     assert reference.value_of(20.0, 1) == 1.0
     assert reference.value_of(0.1, 1) == 0.33
+
+
+def test_processors_of_one_implementer_are_apart(node: BandwidthNode) -> None:
+    models: list[str] = []
+    for part in ("0xd0c", "0xd4f"):
+        node.write("cpuinfo", f"processor : 0\nCPU implementer : 0x41\nCPU part : {part}\n")
+        models.append(read_processor(node).model)
+    assert models == ["Neoverse N1", "Neoverse V2"]
 
 
 def test_a_reference_is_kept_for_the_same_machine(node: BandwidthNode, tmp_path: Path) -> None:
