@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -16,11 +17,17 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories, machine_scopes
 from ccagent.machine.checks import Check, CheckResult
-from ccagent.machine.cpus import CPUS, read_online, read_topology_id
+from ccagent.machine.cpus import (
+    CPUS,
+    read_first_sibling,
+    read_model,
+    read_online,
+    read_topology_id,
+)
 from ccagent.machine.interpreter import python
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.machine.parsed import parse_or, read_parsed
-from ccagent.machine.procfs.system import parse_cpu_list, parse_cpuinfo, parse_meminfo
+from ccagent.machine.procfs.system import parse_cpu_list, parse_meminfo
 from ccagent.machine.virtual_machines import read_start
 from ccagent.service.private_files import replace_file
 
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(rb"([0-9]{1,9})([KMG]?)\s*", re.ASCII)
 _UNITS = {b"": 1, b"K": 1024, b"M": 1024**2, b"G": 1024**3}
-_MODEL_KEYS = ("model name", "cpu model", "CPU implementer")
 _USUAL_CACHE = 32 * 1024**2
 _LEVELS = 5
 
@@ -91,23 +97,25 @@ def parse_size(content: bytes) -> int:
 
 def read_processor(node: Node) -> MeasuredProcessor:
     """Return the identity of the processor. Raise CcagentError if it can't be read."""
-    blocks = parse_cpuinfo(next(iter(node.pieces("proc/cpuinfo")), b""))
-    first = blocks[0] if blocks else {}
-    model = next((first[key] for key in _MODEL_KEYS if first.get(key)), "unknown")
+    errors: list[CcagentError] = []
+    model = read_model(node, errors) or "unknown"
+    if errors:
+        raise errors[0]
     kernel = node.read("proc/sys/kernel/osrelease").decode("utf-8", "replace").strip()
     return MeasuredProcessor(model, tuple(read_online(node)), kernel)
 
 
 def compact_order(node: Node, cpus: Sequence[int]) -> list[int]:
     """Return CPUs in compact order: socket by socket, first the first thread of each core."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[int] = set()
     first: list[tuple[int, int]] = []
     others: list[tuple[int, int]] = []
     for cpu in cpus:
-        socket = _topology_id(node, cpu, "physical_package_id", 0)
-        core = _topology_id(node, cpu, "core_id", cpu)
-        (others if (socket, core) in seen else first).append((socket, cpu))
-        seen.add((socket, core))
+        socket, core = 0, read_first_sibling(node, cpu)
+        with suppress(CcagentError):
+            socket = read_topology_id(node, cpu, "physical_package_id")
+        (others if core in seen else first).append((socket, cpu))
+        seen.add(core)
     return [cpu for _, cpu in [*sorted(first), *sorted(others)]]
 
 
@@ -123,13 +131,6 @@ def last_cache(node: Node, cpu: int) -> LastCache:
             continue
         cache = LastCache(size, frozenset(shared))
     return cache
-
-
-def _topology_id(node: Node, cpu: int, name: str, otherwise: int) -> int:
-    try:
-        return read_topology_id(node, cpu, name)
-    except CcagentError:
-        return otherwise
 
 
 class Measured(NamedTuple):

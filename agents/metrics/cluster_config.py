@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
-from ccagent.machine.cpus import CPUS, read_cpus, read_model, read_siblings, read_topology_id
+from ccagent.machine.cpus import (
+    CPUS,
+    read_cpus,
+    read_first_sibling,
+    read_model,
+    read_topology_id,
+)
 from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.hostlist import compact, expand
 from ccagent.machine.parsed import parse_or, read_parsed
@@ -122,11 +128,14 @@ def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[s
 
 
 def topology(node: Node) -> dict[str, Any]:
-    """Return the hwthreads of the node, and of its sockets, memory domains and cores."""
+    """Return the online hwthreads of the node, and of its sockets, memory domains and cores."""
     sockets: dict[int, list[int]] = {}
-    cores: dict[tuple[int, int, int], list[int]] = {}
+    cores: dict[int, tuple[int, int, list[int]]] = {}
     cpus: list[int] = []
+    online = parse_or(node, f"{CPUS}/online", parse_cpu_list, list[int]())
     for name in _list_numbers(node, CPUS, "cpu"):
+        if online and name not in online:
+            continue
         try:
             socket = read_topology_id(node, name, "physical_package_id")
             core = read_topology_id(node, name, "core_id")
@@ -137,12 +146,8 @@ def topology(node: Node) -> dict[str, Any]:
         socket = max(0, socket)  # -1: the kernel has no socket numbers.
         cpus.append(name)
         sockets.setdefault(socket, []).append(name)
-        # Without a firmware table of the topology, clusters of a socket count their cores from 0.
-        try:
-            first = min(read_siblings(node, name), default=-1)
-        except CcagentError:
-            first = -1
-        cores.setdefault((socket, core, first), []).append(name)
+        first = read_first_sibling(node, name)
+        cores.setdefault(first, (socket, core, []))[2].append(name)
     known = set(cpus)
     domains: dict[int, list[int]] = {}
     for number in _list_numbers(node, _NODES, "node"):
@@ -157,7 +162,7 @@ def topology(node: Node) -> dict[str, Any]:
         "node": cpus,
         "socket": _by_number(sockets),
         "memoryDomain": _by_number(domains) or [cpus],
-        "core": [members for _, members in sorted(cores.items())],
+        "core": [members for _, _, members in sorted(cores.values())],
     }
 
 

@@ -40,8 +40,16 @@ _ARM_CORES = {
         0xD41: "Cortex-A78",
         0xD42: "Cortex-A78AE",
         0xD44: "Cortex-X1",
+        0xD46: "Cortex-A510",
+        0xD47: "Cortex-A710",
+        0xD48: "Cortex-X2",
         0xD49: "Neoverse N2",
+        0xD4D: "Cortex-A715",
+        0xD4E: "Cortex-X3",
         0xD4F: "Neoverse V2",
+        0xD80: "Cortex-A520",
+        0xD81: "Cortex-A720",
+        0xD82: "Cortex-X4",
         0xD83: "Neoverse V3AE",
         0xD84: "Neoverse V3",
         0xD85: "Cortex-X925",
@@ -50,7 +58,7 @@ _ARM_CORES = {
     },
     0x42: {0x516: "Vulcan"},
     0x43: {0x0A1: "ThunderX", 0x0AF: "ThunderX2"},
-    0x46: {0x001: "A64FX"},
+    0x46: {0x001: "A64FX", 0x003: "MONAKA"},
     0x48: {0xD01: "Kunpeng 920 (TSV110)", 0xD02: "HIP09", 0xD06: "HIP12"},
     0x4E: {0x003: "Denver", 0x004: "Carmel", 0x010: "Olympus"},
     0x50: {0x000: "X-Gene"},
@@ -125,6 +133,17 @@ def read_siblings(node: Node, cpu: int) -> list[int]:
         return read_parsed(node, f"{directory}/thread_siblings_list", parse_cpu_list)
 
 
+def read_first_sibling(node: Node, cpu: int) -> int:
+    """Return the first hwthread of the core of a hwthread; the hwthread itself if unknown.
+
+    It identifies the core. `core_id` does not: it repeats in the dies and clusters of a socket.
+    """
+    try:
+        return min(read_siblings(node, cpu), default=cpu)
+    except CcagentError:
+        return cpu
+
+
 class Cpus(NamedTuple):
     """Counts of online cpus. If sockets or cores differ: the maximum."""
 
@@ -174,11 +193,11 @@ def count_processors(blocks: list[dict[str, str]]) -> Cpus | None:
 def model_name(blocks: list[dict[str, str]]) -> str:
     """Return the model from the blocks of /proc/cpuinfo; empty if they have none.
 
-    x86_64: `model name`. ppc64le: `cpu` up to the comma, else the machine's `model`. aarch64:
-    `CPU implementer` and `CPU part`. riscv64: `uarch`, else `isa`. The names of different cores are
-    joined with ` + `.
+    x86_64: `model name`. loongarch64: `Model Name`. ppc64le: `cpu` up to the comma, else the
+    machine's `model`. aarch64: `CPU implementer` and `CPU part`. riscv64: `uarch`, else `isa`. The
+    names of different cores are joined with ` + `.
     """
-    name = _first(blocks, "model name")
+    name = _first(blocks, "model name") or _first(blocks, "Model Name")
     if not name:
         name = _first(blocks, "cpu").partition(",")[0].strip()
     if not name:

@@ -124,6 +124,7 @@ def test_a_cpu_list_is_ranges_and_numbers(text: bytes, cpus: list[int]) -> None:
     [
         *(b"0-99999999999", b"99999999999", b"65536", b"0-", b"-1", b"1,,2", b"0 1", b"0x1"),
         *(b"3-1", b"1-4,3", b"1,1", b"a", b"\xff", b"0-1-2", b"+1", b"1_0", b"00000000000001"),
+        *(b"0\0001", b"0\0\0"),
     ],
 )
 def test_what_no_kernel_writes_is_no_cpu_list(text: bytes) -> None:
@@ -200,6 +201,8 @@ def test_cpuinfo_of_each_architecture(text: str, cpus: Cpus | None, model: str) 
          "Apple M1 Icestorm + Apple M1 Firestorm"),
         (arm(0, "0x41", "0xfff"), "implementer 0x41, part 0xfff"),
         (arm(0, "ARM", "?"), "implementer ARM, part ?"),
+        (arm(0, "0x41", "0xd46") + arm(1, "0x41", "0xd4e"), "Cortex-A510 + Cortex-X3"),
+        ("processor\t\t: 0\nModel Name\t\t: Loongson-3C5000\n", "Loongson-3C5000"),
         ("processor\t: 0\nisa\t: rv64imafdc\n", "rv64imafdc"),
         ("processor\t: 0\n\nmodel\t: 8335-GTH\n", "8335-GTH"),
         ("processor\t: 0\nclock\t: 1MHz\n", ""),

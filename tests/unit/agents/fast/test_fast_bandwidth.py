@@ -21,6 +21,7 @@ from ccagent.agents.fast.bandwidth import (
     measure_now,
     measure_reference,
     parse_size,
+    read_processor,
     read_reference,
     write_reference,
 )
@@ -59,6 +60,7 @@ class BandwidthNode(TreeNode):
             socket, core = divmod(cpu % 4, 2)
             self.file(f"{base}/topology/physical_package_id", f"{socket}\n")
             self.file(f"{base}/topology/core_id", f"{core}\n")
+            self.file(f"{base}/topology/core_cpus_list", f"{cpu % 4},{cpu % 4 + 4}\n")
             shared = "0-1,4-5" if socket == 0 else "2-3,6-7"
             for index, (size, cpus) in enumerate([("32K", str(cpu)), ("32768K", shared)]):
                 self.file(f"{base}/cache/index{index}/size", f"{size}\n")
@@ -78,6 +80,16 @@ def node(tmp_path: Path) -> BandwidthNode:
 def test_cores_are_ordered_compactly(node: BandwidthNode) -> None:
     assert compact_order(node, range(8)) == [0, 1, 2, 3, 4, 5, 6, 7]
     assert compact_order(node, [5, 3, 0, 4]) == [0, 5, 3, 4]
+
+
+def test_first_threads_come_first_where_core_ids_repeat(node: BandwidthNode) -> None:
+    for cpu in range(8):
+        # Two dies of two cores with two threads: the numbers of cores start again in each die.
+        base = f"sys/devices/system/cpu/cpu{cpu}/topology"
+        node.file(f"{base}/physical_package_id", "0\n")
+        node.file(f"{base}/core_id", f"{cpu // 2 % 2}\n")
+        node.file(f"{base}/core_cpus_list", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n")
+    assert compact_order(node, range(8)) == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def test_the_last_cache_is_the_one_that_counts(node: BandwidthNode) -> None:
@@ -184,6 +196,14 @@ def test_a_reference_between_two_is_in_proportion() -> None:
     assert reference.value_of(9.0, 1) == 0.9
     assert reference.value_of(20.0, 1) == 1.0
     assert reference.value_of(0.1, 1) == 0.33
+
+
+def test_processors_of_one_implementer_are_apart(node: BandwidthNode) -> None:
+    models: list[str] = []
+    for part in ("0xd0c", "0xd4f"):
+        node.write("cpuinfo", f"processor : 0\nCPU implementer : 0x41\nCPU part : {part}\n")
+        models.append(read_processor(node).model)
+    assert models == ["Neoverse N1", "Neoverse V2"]
 
 
 def test_a_reference_is_kept_for_the_same_machine(node: BandwidthNode, tmp_path: Path) -> None:

@@ -64,14 +64,26 @@ def test_it_passes_the_schema(preset: str, tmp_path: Path) -> None:
     assert (subcluster["socketsPerNode"], subcluster["coresPerSocket"]) == (2, 2)
 
 
-def test_clusters_of_a_socket_may_number_their_cores_alike(tmp_path: Path) -> None:
+def test_cores_are_apart_where_core_ids_repeat_in_a_socket(tmp_path: Path) -> None:
+    describe(tmp_path)
     node = TreeNode(tmp_path)
-    for cpu, core in enumerate((0, 0, 1, 1, 0, 0)):
-        directory = f"../sys/devices/system/cpu/cpu{cpu}/topology"
-        node.write(f"{directory}/physical_package_id", "0\n")
-        node.write(f"{directory}/core_id", f"{core}\n")
-        node.write(f"{directory}/core_cpus_list", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n")
-    assert topology(node)["core"] == [[0, 1], [4, 5], [2, 3]]
+    for cpu in range(8):
+        # Two dies of two cores with two threads: the numbers of cores start again in each die.
+        place = f"../sys/devices/system/cpu/cpu{cpu}/topology"
+        node.write(f"{place}/physical_package_id", "0\n")
+        node.write(f"{place}/core_id", f"{cpu // 2 % 2}\n")
+        node.write(f"{place}/core_cpus_list", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n")
+    node.write("../sys/devices/system/cpu/online", "0-7\n")
+    assert topology(node)["core"] == [[0, 1], [4, 5], [2, 3], [6, 7]]
+
+
+def test_an_offline_hwthread_is_left_out(tmp_path: Path) -> None:
+    describe(tmp_path)
+    node = TreeNode(tmp_path)
+    # Some kernels keep the topology of a hwthread that is offline.
+    node.write("../sys/devices/system/cpu/online", "0-2\n")
+    found = topology(node)
+    assert (found["node"], found["socket"]) == ([0, 1, 2], [[0, 1], [2]])
 
 
 @given(st.sampled_from([unit for pair in FACTORS for unit in pair]) | st.text(max_size=8))
