@@ -333,7 +333,7 @@ def parse_cpu_list(content: bytes) -> list[int]:
     Raise UnparsableError for other text, or for impossible cpu numbers.
     """
     cpus: list[int] = []
-    text = content.rstrip(b"\0").strip()  # a NUL ends the lists of the first Linux 5.15
+    text = content.removesuffix(b"\0").strip()  # a NUL ends the lists of the first Linux 5.15
     for part in text.split(b",") if text else []:
         first, dash, last = part.partition(b"-")
         start, end = _parse_cpu(first), _parse_cpu(last if dash else first)
