@@ -266,7 +266,7 @@ class LineIngest:
 
 def _join_strings(piece: bytes) -> bytes:
     """Return lines whose line breaks in strings are escaped. Each line is then decoded alone."""
-    if b'="' not in piece:
+    if b'"' not in piece:
         return piece
     return _LONG_STRING.sub(lambda found: found[0].replace(b"\n", rb"\n"), piece)
 
