@@ -53,6 +53,12 @@ def _path(value: str) -> str:
     return value
 
 
+def _http_url(value: str) -> str:
+    """Return a URL of HTTP. Sonar passes the value to curl, which needs no scheme."""
+    scheme, separator, rest = value.partition("://")
+    return f"{scheme.lower()}://{rest}" if separator else f"http://{value}"
+
+
 def _duration(value: str) -> str:
     return str(Duration(value))
 
@@ -92,8 +98,8 @@ _OTHERS = "others must not be able to read that file: `chmod o=` it"
 _SINKS = {
     ("kafka", "broker-address"): Known("sinks.kafka.url"),
     ("kafka", "remote-host"): Known(name="broker-address"),
-    ("kafka", "rest-endpoint"): Known("sinks.kafka.url"),
-    ("kafka", "http-proxy"): Known("sinks.kafka.proxy"),
+    ("kafka", "rest-endpoint"): Known("sinks.kafka.url", _http_url),
+    ("kafka", "http-proxy"): Known("sinks.kafka.proxy", _http_url),
     ("kafka", "rest-proxy"): Known(name="http-proxy"),
     ("kafka", "http-payload-limit"): Known("sinks.kafka.max-payload", _volume),
     ("kafka", "sending-window"): Known("sinks.kafka.sending-window", _duration),
@@ -101,8 +107,8 @@ _SINKS = {
     ("kafka", "ca-file"): Known("sinks.kafka.ca-file", _path),
     ("kafka", "sasl-password"): Known("sinks.kafka.password-file", _secret, _PASSWORD),
     ("kafka", "sasl-password-file"): Known("sinks.kafka.password-file", _path, _OTHERS),
-    ("http", "api-root"): Known("sinks.http.url"),
-    ("http", "http-proxy"): Known("sinks.http.proxy"),
+    ("http", "api-root"): Known("sinks.http.url", _http_url),
+    ("http", "http-proxy"): Known("sinks.http.proxy", _http_url),
     ("http", "ca-file"): Known("sinks.http.ca-file", _path),
     ("http", "sending-window"): Known("sinks.http.sending-window", _duration),
     ("http", "timeout"): Known("outbox.max-age", _duration),

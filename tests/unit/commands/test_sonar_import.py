@@ -155,6 +155,16 @@ def test_an_empty_value_is_the_default() -> None:
         convert(f"{GLOBAL}[kafka]\nbroker-address = ''")
 
 
+def test_addresses_of_http_need_no_scheme() -> None:
+    text = "rest-endpoint = proxy.fox:8080\nhttp-proxy = squid.fox:3128"
+    sink = tomllib.loads(convert(f"{GLOBAL}[kafka]\n{text}").text)["sinks"]["kafka"]
+    assert sink["url"] == "kprox://proxy.fox:8080"
+    assert sink["proxy"] == "http://squid.fox:3128"
+    text = "api-root = HTTPS://fox/api\nhttp-proxy = squid.fox:3128"
+    sink = tomllib.loads(convert(f"{GLOBAL}[http]\n{text}").text)["sinks"]["http"]
+    assert (sink["url"], sink["proxy"]) == ("https://fox/api", "http://squid.fox:3128")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_truncated_file_gives_an_error_or_a_part(path: Path) -> None:
     text = path.read_text()
