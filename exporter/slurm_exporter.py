@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from ccagent.agents.slurm.tres import gpu_counts
 from ccagent.errors import ProgramError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter, gauge
@@ -121,7 +121,6 @@ _PARTITION_GPUS = {
     for name, public in (("alloc", "allocated"), ("idle", "idle"))
 }  # fmt: skip
 _READ = counter("ccagent_slurm_readings_total", "Readings of squeue and sinfo.")
-_GRES = re.compile(r"gpu(?::[^:,()]+)?:([0-9]+)")
 
 Values = dict["Family", "dict[Labels, float]"]
 
@@ -281,7 +280,7 @@ def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:
 
 def _count_gpus(gres: str, used: str, *, is_available: bool) -> dict[str, int]:
     """Return the GPUs in the fields Gres and GresUsed of a node, `other` those of no use now."""
-    total, taken = (sum(map(int, _GRES.findall(text))) for text in (gres, used))
+    total, taken = (sum(map(int, gpu_counts(text))) for text in (gres, used))
     free = max(0, total - taken)
     idle = free if is_available else 0
     return {"total": total, "alloc": taken, "idle": idle, "other": free - idle}

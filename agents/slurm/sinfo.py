@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from ccagent.agents.slurm.tres import gpu_counts
 from ccagent.agents.slurm.values import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import compact, expand, split
@@ -44,7 +45,6 @@ _LARGEST_EVENT = 400 * 1024
 """Maximum characters of the nodes in an event: NATS rejects messages above 1 MiB."""
 
 _MOST = 1 << 40
-_GPUS = re.compile(r"gpu(?::[^,:()]+)?:(\d+)", re.ASCII)
 _BACKEND_STATES = {
     "ALLOCATED": "allocated",
     "COMPLETING": "allocated",
@@ -196,7 +196,7 @@ def parse_node_states(
                 or ["unknown"],
                 cpus_allocated=_count(cpus.partition("/")[0]),
                 memory_allocated=_count(memory) if memory.isdecimal() else 0,
-                gpus_allocated=sum(map(_count, _GPUS.findall(gres))),
+                gpus_allocated=sum(map(_count, gpu_counts(gres))),
                 jobs_running=jobs[host],
             )
         except (ValueError, IndexError):

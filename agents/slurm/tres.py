@@ -1,10 +1,17 @@
-"""Parsers for lists of trackable resources, `cpu=4,mem=400M,node=2,gres/gpu:a100=2,gres/gpu=2`."""
+"""Parsers for lists of trackable resources, `cpu=4,mem=400M,node=2,gres/gpu:a100=2,gres/gpu=2`.
+
+And for the generic resources of a node, `gpu:a100:2(IDX:0-1),gpu:v100:1(S:0)`.
+"""
 
 from __future__ import annotations
+
+import re
 
 from ccagent.agents.slurm import values
 
 _MOST_DIGITS = 19
+_NODE_GPUS = re.compile(r"(?:^|,)gpu(?::(?:\(null\)|[^:,()]+))?:(\d+)", re.ASCII)
+"""Until Slurm 25.11, GPUs without a type have the type `(null)` in GresUsed."""
 
 
 def gres_detail(tres: str) -> list[str]:
@@ -74,3 +81,8 @@ def _count_gres(tres: str) -> dict[str, int]:
             is_number = number.isdecimal() and len(number) < _MOST_DIGITS
             counts[name.removeprefix("gres/")] = int(number) if is_number else 0
     return counts
+
+
+def gpu_counts(gres: str) -> list[str]:
+    """Return the numbers of GPUs, as text, in the generic resources of a node (Gres, GresUsed)."""
+    return _NODE_GPUS.findall(gres)
