@@ -264,6 +264,12 @@ class _Conversion:
     def _defaults(self) -> list[tuple[str, Any]]:
         """Return Sonar's defaults that differ from ccagent's."""
         found: list[tuple[str, Any]] = []
+        if ("global", "hostname-only") not in self._found:
+            self._note(
+                None,
+                "global.hostname-only is true by default; before Sonar 0.19 it was false: "
+                "set hostname-only = false to keep the domain in node names",
+            )
         if "sample" in self._cadences:
             found.append(("agents.sample.exclude-system-jobs", True))
         if "cluster" in self._cadences:

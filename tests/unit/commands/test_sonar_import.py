@@ -155,6 +155,12 @@ def test_an_empty_value_is_the_default() -> None:
         convert(f"{GLOBAL}[kafka]\nbroker-address = ''")
 
 
+def test_a_default_that_sonar_has_changed_is_named() -> None:
+    (note,) = (one for one in convert(GLOBAL).notes if "hostname-only" in one)
+    assert "true by default; before Sonar 0.19 it was false" in note
+    assert "hostname-only" not in "".join(convert(f"{GLOBAL}hostname-only = true").notes)
+
+
 def test_a_program_is_for_each_agent_that_runs_it() -> None:
     programs = "[programs]\nscontrol-command = /x/scontrol\nsinfo-command = /x/sinfo\n"
     for sections, with_scontrol, with_sinfo in [
