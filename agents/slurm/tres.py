@@ -11,7 +11,7 @@ from ccagent.agents.slurm import values
 
 _MOST_DIGITS = 19
 _NODE_GPUS = re.compile(r"(?:^|,)gpu(?::(?:\(null\)|[^:,()]+))?:([0-9]+)", re.ASCII)
-"""Slurm 21.08 writes the type `(null)` for GPUs without a type, `gpu:(null):2(IDX:0-1)`."""
+"""Until Slurm 25.11, GPUs without a type have the type `(null)` in GresUsed: `gpu:(null):2`."""
 
 
 def gres_detail(tres: str) -> list[str]:

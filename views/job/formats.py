@@ -277,12 +277,16 @@ def _summarize_node(node: NodeFigures) -> dict[str, Any]:
     share: dict[str, float] = {}
     for card in node.cards:
         # Readers treat a missing utilization as 0.
-        if card.memory_total and card.memory_peak is not None and card.utilization is not None:
+        if card.utilization is None:
+            continue
+        share[card.card] = round(card.utilization, 1)
+        if card.memory_total and card.memory_peak is not None:
             total[card.card] = int(card.memory_total)
             used[card.card] = int(card.memory_peak)
-            share[card.card] = round(card.utilization, 1)
     if total:
-        found |= {"gpu_total_memory": total, "gpu_used_memory": used, "gpu_utilization": share}
+        found |= {"gpu_total_memory": total, "gpu_used_memory": used}
+    if share:
+        found["gpu_utilization"] = share
     return found
 
 

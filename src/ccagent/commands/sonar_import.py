@@ -53,6 +53,12 @@ def _path(value: str) -> str:
     return value
 
 
+def _http_url(value: str) -> str:
+    """Return a URL of HTTP. Sonar passes the value to curl, which needs no scheme."""
+    scheme, separator, rest = value.partition("://")
+    return f"{scheme.lower()}://{rest}" if separator else f"http://{value}"
+
+
 def _duration(value: str) -> str:
     return str(Duration(value))
 
@@ -72,9 +78,10 @@ def _secret(_: str) -> str:
 class Known(NamedTuple):
     """A key of Sonar.
 
-    to: ccagent's key; empty if none exists. read: returns the value for ccagent; it raises
-    ValueError or ConfigurationError for an invalid one. note: a loss, or a task for the user. only:
-    the note is only for this value. section, name: the main name of a key with several names.
+    to: ccagent's keys, separated by blanks; empty if none exists. read: returns the value for
+    ccagent; it raises ValueError or ConfigurationError for an invalid one. note: a loss, or a task
+    for the user. only: the note is only for this value. section, name: the main name of a key with
+    several names.
     """
 
     to: str = ""
@@ -92,8 +99,8 @@ _OTHERS = "others must not be able to read that file: `chmod o=` it"
 _SINKS = {
     ("kafka", "broker-address"): Known("sinks.kafka.url"),
     ("kafka", "remote-host"): Known(name="broker-address"),
-    ("kafka", "rest-endpoint"): Known("sinks.kafka.url"),
-    ("kafka", "http-proxy"): Known("sinks.kafka.proxy"),
+    ("kafka", "rest-endpoint"): Known("sinks.kafka.url", _http_url),
+    ("kafka", "http-proxy"): Known("sinks.kafka.proxy", _http_url),
     ("kafka", "rest-proxy"): Known(name="http-proxy"),
     ("kafka", "http-payload-limit"): Known("sinks.kafka.max-payload", _volume),
     ("kafka", "sending-window"): Known("sinks.kafka.sending-window", _duration),
@@ -101,8 +108,8 @@ _SINKS = {
     ("kafka", "ca-file"): Known("sinks.kafka.ca-file", _path),
     ("kafka", "sasl-password"): Known("sinks.kafka.password-file", _secret, _PASSWORD),
     ("kafka", "sasl-password-file"): Known("sinks.kafka.password-file", _path, _OTHERS),
-    ("http", "api-root"): Known("sinks.http.url"),
-    ("http", "http-proxy"): Known("sinks.http.proxy"),
+    ("http", "api-root"): Known("sinks.http.url", _http_url),
+    ("http", "http-proxy"): Known("sinks.http.proxy", _http_url),
     ("http", "ca-file"): Known("sinks.http.ca-file", _path),
     ("http", "sending-window"): Known("sinks.http.sending-window", _duration),
     ("http", "timeout"): Known("outbox.max-age", _duration),
@@ -149,8 +156,8 @@ KEYS = {
     **_AGENTS,
     ("programs", "curl-command"): Known(note="no curl is needed"),
     ("programs", "sacct-command"): Known("agents.jobs.sacct", _path),
-    ("programs", "scontrol-command"): Known("agents.sample.scontrol", _path),
-    ("programs", "sinfo-command"): Known("agents.cluster.sinfo", _path),
+    ("programs", "scontrol-command"): Known("agents.jobs.scontrol agents.sample.scontrol", _path),
+    ("programs", "sinfo-command"): Known("agents.cluster.sinfo agents.jobs.sinfo", _path),
     ("programs", "topo-svg-command"): Known("agents.sysinfo.topo-svg-command"),
     ("programs", "topo-text-command"): Known("agents.sysinfo.topo-text-command"),
     ("debug", "verbose"): Known(read=_bool, note=_DEBUGGING, only=True),
@@ -242,12 +249,13 @@ class _Conversion:
             if setting.value == "":
                 self._note(setting, "empty: the default is used")
                 continue
-            if not self._is_used(section, name, setting, known):
+            used = self._used_keys(section, name, setting, known)
+            if known.to and not used:
                 continue
             if known.note and (known.only is None or value == known.only):
                 self._note(setting, known.note)
-            if known.to:
-                _put(table, known.to, value)
+            for key in used:
+                _put(table, key, value)
         if "cluster" not in table:
             raise ConfigurationError("global.cluster is missing: is the file complete?")
         self._sinks(table)
@@ -256,6 +264,12 @@ class _Conversion:
     def _defaults(self) -> list[tuple[str, Any]]:
         """Return Sonar's defaults that differ from ccagent's."""
         found: list[tuple[str, Any]] = []
+        if ("global", "hostname-only") not in self._found:
+            self._note(
+                None,
+                "global.hostname-only is true by default; before Sonar 0.19 it was false: "
+                "set hostname-only = false to keep the domain in node names",
+            )
         if "sample" in self._cadences:
             found.append(("agents.sample.exclude-system-jobs", True))
         if "cluster" in self._cadences:
@@ -270,17 +284,17 @@ class _Conversion:
             found.append(("agents.jobs.uncompleted", False))
         return found
 
-    def _is_used(self, section: str, name: str, setting: Setting, known: Known) -> bool:
-        """Return whether the agent or sink of a key is configured. Add a note if not."""
-        kind, _, rest = known.to.partition(".")
-        agent = rest.partition(".")[0]
-        if kind == "agents" and agent not in self._cadences:
-            self._note(setting, f"without a cadence in [{agent}], {agent} does not run")
-            return False
+    def _used_keys(self, section: str, name: str, setting: Setting, known: Known) -> list[str]:
+        """Return ccagent's keys for configured agents and sinks. Add a note if there are none."""
         if (section, name) in _REST_KEYS and (("kafka", "broker-address") in self._found):
             self._note(setting, "for the REST proxy, but the broker's address is used")
-            return False
-        return True
+            return []
+        keys = known.to.split()
+        used = [key for key in keys if _agent_of(key) in {"", *self._cadences}]
+        if keys and not used:
+            agent = _agent_of(keys[0])
+            self._note(setting, f"without a cadence in [{agent}], {agent} does not run")
+        return used
 
     def _sinks(self, table: dict[str, Any]) -> None:
         """Convert addresses to URLs. Without a sink, records are printed in Sonar's form."""
@@ -326,6 +340,12 @@ def _kafka_url(address: str, *, is_encrypted: bool) -> str:
     if address.startswith(("http:", "https:")):
         return address.replace("http", "kprox", 1)
     return f"kafka{'s' if is_encrypted else ''}://{address}"
+
+
+def _agent_of(key: str) -> str:
+    """Return the agent of `agents.NAME.KEY`; empty for another key."""
+    kind, _, rest = key.partition(".")
+    return rest.partition(".")[0] if kind == "agents" else ""
 
 
 def _put(table: dict[str, Any], where: str, value: Any) -> None:

@@ -155,6 +155,36 @@ def test_an_empty_value_is_the_default() -> None:
         convert(f"{GLOBAL}[kafka]\nbroker-address = ''")
 
 
+def test_a_default_that_sonar_has_changed_is_named() -> None:
+    (note,) = (one for one in convert(GLOBAL).notes if "hostname-only" in one)
+    assert "true by default; before Sonar 0.19 it was false" in note
+    assert "hostname-only" not in "".join(convert(f"{GLOBAL}hostname-only = true").notes)
+
+
+def test_a_program_is_for_each_agent_that_runs_it() -> None:
+    programs = "[programs]\nscontrol-command = /x/scontrol\nsinfo-command = /x/sinfo\n"
+    for sections, with_scontrol, with_sinfo in [
+        ("[jobs]\ncadence = 5m", {"jobs"}, {"jobs"}),
+        ("[sample]\ncadence = 5m\n[cluster]\ncadence = 1h", {"sample"}, {"cluster"}),
+        ("[sample]\ncadence = 5m\n[jobs]\ncadence = 5m", {"sample", "jobs"}, {"jobs"}),
+    ]:
+        agents = tomllib.loads(convert(GLOBAL + programs + sections).text)["agents"]
+        assert {name for name in agents if "scontrol" in agents[name]} == with_scontrol
+        assert {name for name in agents if "sinfo" in agents[name]} == with_sinfo
+    note = "line 5: programs.scontrol-command: without a cadence in [jobs], jobs does not run"
+    assert note in convert(GLOBAL + programs).notes
+
+
+def test_addresses_of_http_need_no_scheme() -> None:
+    text = "rest-endpoint = proxy.fox:8080\nhttp-proxy = squid.fox:3128"
+    sink = tomllib.loads(convert(f"{GLOBAL}[kafka]\n{text}").text)["sinks"]["kafka"]
+    assert sink["url"] == "kprox://proxy.fox:8080"
+    assert sink["proxy"] == "http://squid.fox:3128"
+    text = "api-root = HTTPS://fox/api\nhttp-proxy = squid.fox:3128"
+    sink = tomllib.loads(convert(f"{GLOBAL}[http]\n{text}").text)["sinks"]["http"]
+    assert (sink["url"], sink["proxy"]) == ("https://fox/api", "http://squid.fox:3128")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_truncated_file_gives_an_error_or_a_part(path: Path) -> None:
     text = path.read_text()

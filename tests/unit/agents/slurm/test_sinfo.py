@@ -81,6 +81,23 @@ def test_before_21_08_the_state_is_the_long_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:(null):3(IDX:0-2)", 3),  # no type, until Slurm 25.11
+        ("gpu:(null):0(IDX:N/A)", 0),
+        ("gpu:2(IDX:0,3)", 2),
+        ("gpu:a100:0(IDX:N/A),gpu:a100_1g.5gb:4(IDX:2-5)", 4),
+        ("vgpu:8,gpu:h100:1(S:0),mygpu:a:2(IDX:0-1)", 1),
+        ("(null)", 0),
+    ],
+)
+def test_gpus_in_use(gres: str, gpus: int) -> None:
+    line = f"c1|mixed|1/7/0/8|300|{gres}|".encode()
+    (state,) = sinfo.parse_node_states(line, Counter(), no_complaint)
+    assert state.gpus_allocated == gpus
+
+
+@pytest.mark.parametrize(
     ("states", "expected"),
     [
         ("idle*", ["IDLE"]),

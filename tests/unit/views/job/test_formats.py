@@ -155,13 +155,19 @@ def test_figures_of_nodes_and_cards() -> None:
     }  # fmt: skip
 
 
+def test_a_card_without_utilization_is_left_out() -> None:
+    found = decode(job(node(cards=(card(utilization=None), card("1", utilization=42.0)))))
+    keys = ("gpu_utilization", "gpu_total_memory", "gpu_used_memory")
+    assert [list(found["nodes"]["n1"][key]) for key in keys] == [["1"]] * 3
+
+
 @pytest.mark.parametrize(
-    "odd",
-    [card(utilization=None), card(memory_total=None), card(memory_total=0.0),
-     card(memory_peak=None)],
-)  # fmt: skip
-def test_a_card_that_is_not_known_is_left_out(odd: Any) -> None:
-    assert "gpu_utilization" not in decode(job(node(cards=(odd,))))["nodes"]["n1"]
+    "odd", [card(memory_total=None), card(memory_total=0.0), card(memory_peak=None)]
+)
+def test_a_card_with_unknown_memory_keeps_its_utilization(odd: Any) -> None:
+    found = decode(job(node(cards=(odd,))))["nodes"]["n1"]
+    assert found["gpu_utilization"] == {"0": 80.0}
+    assert not found.keys() & {"gpu_total_memory", "gpu_used_memory"}
 
 
 def test_nothing_stands_without_its_total() -> None:
