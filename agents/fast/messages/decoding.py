@@ -90,11 +90,10 @@ def _agent_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
         return _init_agent(fields, name)
     if task == "stop monitoring" or (task in {"", "task"} and "job-description" in fields):
         job = Fields(fields.get("job-description"), "job-description")
-        if "job-id" not in job and "process-id" not in job:
+        job_id, process_id = job.text("job-id", ""), job.uint("process-id", 0)
+        if not job_id and not process_id:
             raise UnparsableError("job-description: neither job-id nor process-id")
-        return fast.StopMonitoring(
-            id=name, job_id=job.text("job-id", ""), process_id=job.uint("process-id", 0)
-        )
+        return fast.StopMonitoring(id=name, job_id=job_id, process_id=process_id)
     raise UnparsableError(f"task: {show_value(task)} is no task of the agent")
 
 
