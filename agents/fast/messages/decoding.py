@@ -49,7 +49,9 @@ _LONGEST_NAME = 256
 _EVENTS, _ORDERS = get_args(fast.MachineEvent), ("stop vm", "suspend vm", "resume vm")
 _MIGRATIONS, _MODES = get_args(fast.MigrationType), get_args(fast.EvacuationMode)
 _NEVER = ("driver", "transport")
-_NEVER_OF_PARTS = (*_NEVER, "regex", "devs", "ivshmem", "probe-hostname")
+_NEVER_OF_PARTS = (
+    *_NEVER, "regex", "devs", "ivshmem", "probe-hostname", "vcpu-map", "memnode-map",
+)  # fmt: skip
 """Fields of existing programs that no node accepts: they are named in the refusal."""
 _NAME_ELEMENT = re.compile(r"<name>([^<]*)</name>")
 _KPI_OFF = frozenset({"false", "no", "off"})
