@@ -135,14 +135,14 @@ class _TextReader:
         samples[prefix] = int(number) if number.is_integer() and abs(number) < _EXACT else number
 
     def _take_comment(self, line: str) -> None:
-        words = line.split(None, 3)
-        if len(words) < 3 or words[0] != "#" or words[1] not in {"HELP", "TYPE"}:
+        words = line[1:].split(None, 2)  # no blank is needed between # and the word
+        if len(words) < 2 or words[0] not in {"HELP", "TYPE"}:
             return
-        name, text = words[2], words[3] if len(words) > 3 else ""
+        name, text = words[1], words[2] if len(words) > 2 else ""
         if not _NAME.fullmatch(name):
             raise UnparsableError("no metric name")
         known = self.families.get(name) or TextFamily("untyped", "", {})
-        if words[1] == "HELP":
+        if words[0] == "HELP":
             known = known._replace(help=clean(_ESCAPED.sub(_unescape, text)))
         elif text not in _KINDS:
             raise UnparsableError(f"{text!r} is not a type")

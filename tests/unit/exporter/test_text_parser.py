@@ -77,6 +77,16 @@ def test_what_is_refused(text: str, problem: str) -> None:
         parse_text(text)
 
 
+def test_a_type_needs_no_blank_after_the_hash_sign() -> None:
+    """As for node_exporter: without its type a histogram would be three other families."""
+    found = parse_text(
+        "#HELP h Times\n#TYPE h histogram\nh_sum 1\nh_count 2\n##TYPE h gauge\n#TYPE\n"
+    )
+    assert {name: (each.kind, each.help, len(each.samples)) for name, each in found.items()} == {
+        "h": ("histogram", "Times", 2)
+    }
+
+
 @given(st.text(st.sampled_from('ab{}="\\\n ,#1.HELPTY\t'), max_size=60))
 def test_no_text_raises_anything_else(text: str) -> None:
     with contextlib.suppress(UnparsableError):
