@@ -144,6 +144,8 @@ class _TextReader:
         known = self.families.get(name) or TextFamily("untyped", "", {})
         if words[0] == "HELP":
             known = known._replace(help=clean(_ESCAPED.sub(_unescape, text)))
+        elif not text:
+            return  # a line without a type is a comment, for node_exporter too
         elif text not in _KINDS:
             raise UnparsableError(f"{text!r} is not a type")
         elif known.samples:

@@ -87,6 +87,14 @@ def test_a_type_needs_no_blank_after_the_hash_sign() -> None:
     }
 
 
+def test_a_line_without_a_type_is_a_comment() -> None:
+    found = parse_text("# TYPE a gauge\n# TYPE a\na 1\n# TYPE a\n# TYPE b\t\nb 2\n")
+    assert {name: (each.kind, *each.samples.values()) for name, each in found.items()} == {
+        "a": ("gauge", 1),
+        "b": ("untyped", 2),
+    }
+
+
 @given(st.text(st.sampled_from('ab{}="\\\n ,#1.HELPTY\t'), max_size=60))
 def test_no_text_raises_anything_else(text: str) -> None:
     with contextlib.suppress(UnparsableError):
