@@ -70,6 +70,8 @@ _SUFFIXES: dict[str, frozenset[Kind]] = {
     "_count": frozenset({"histogram", "summary"}),
 }
 """Suffixes of sample names, and the family types that use them."""
+_BOUNDS = {"histogram": "le", "summary": "quantile"}
+"""Labels with a number."""
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\[n"\\])*)"\s*', re.ASCII)
 _ESCAPED = re.compile(r"\\(.)")
@@ -122,13 +124,18 @@ class _TextReader:
         if found is None:
             raise UnparsableError("no metric name")
         labels, rest = _parse_labels(line[found.end() :].lstrip(" \t"))
+        pairs = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()) if value)
         words = rest.split()
         if len(words) == 2:
             raise UnparsableError("time stamps are not allowed")
         if len(words) != 1 or not _NUMBER.fullmatch(words[0]):
             raise UnparsableError("no number")
-        prefix = f"{found[0]}{labels} "
-        samples = self._family_of(found[0]).samples
+        prefix = f"{found[0]}{{{pairs}}} " if pairs else f"{found[0]} "
+        kind, _, samples = self._family_of(found[0])
+        bound = _BOUNDS.get(kind, "")
+        # Readers that check it, as node_exporter's does, would lose the whole response.
+        if bound in labels and not _NUMBER.fullmatch(labels[bound]):
+            raise UnparsableError(f"the label {bound} is no number")
         if prefix in samples:
             raise UnparsableError(f"{prefix.strip()} occurs twice")
         number = float(words[0])
@@ -162,10 +169,10 @@ class _TextReader:
         return self.families.setdefault(name, TextFamily("untyped", "", {}))
 
 
-def _parse_labels(text: str) -> tuple[str, str]:
-    """Return the labels, sorted, escaped and without empty values, and the text after them."""
+def _parse_labels(text: str) -> tuple[dict[str, str], str]:
+    """Return the labels with escaped values, and the text after them."""
     if not text.startswith("{"):
-        return "", text
+        return {}, text
     labels: dict[str, str] = {}
     position = 1
     while not text.startswith("}", position):
@@ -180,8 +187,7 @@ def _parse_labels(text: str) -> tuple[str, str]:
                 position += 1
         elif not text.startswith("}", position):
             raise UnparsableError("a label is malformed")
-    pairs = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()) if value)
-    return f"{{{pairs}}}" if pairs else "", text[position + 1 :]
+    return labels, text[position + 1 :]
 
 
 def _unescape(found: re.Match[str]) -> str:

@@ -70,6 +70,9 @@ def test_what_the_official_parser_reads() -> None:
         ("# TYPE a stateset\n", "not a type"),
         ("a 1\n# TYPE a gauge\n", "TYPE after"),
         ("b 1\na 1 1\n", "line 2"),
+        ('# TYPE h histogram\nh_bucket{le="x"} 1\n', "line 2: the label le is no number"),
+        ('# TYPE h histogram\nh_bucket{le="",a="b"} 1\n', "the label le is no number"),
+        ('# TYPE s summary\ns{quantile="0x1p-3"} 1\n', "the label quantile is no number"),
     ],
 )
 def test_what_is_refused(text: str, problem: str) -> None:
