@@ -79,6 +79,8 @@ _NUMBER = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan",
     re.ASCII | re.IGNORECASE,
 )
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+"""Bytes that are not UTF-8, decoded with surrogateescape."""
 _EXACT = 2**53
 
 
@@ -120,6 +122,8 @@ class _TextReader:
         if line.startswith("#"):
             self._take_comment(line)
             return
+        if _NO_TEXT.search(line):
+            raise UnparsableError("not text in UTF-8")
         found = _NAME.match(line)
         if found is None:
             raise UnparsableError("no metric name")
@@ -315,9 +319,8 @@ def _read_file(directory: int, name: str, known: _KnownFile | None) -> _KnownFil
             content += part
         if len(content) > _LARGEST:
             raise UnparsableError(f"larger than {_LARGEST} bytes")
-        return _KnownFile(stamp, parse_text(content.decode()))
-    except UnicodeDecodeError as error:
-        raise UnparsableError("not text in UTF-8") from error
+        # Bytes that are no text may stand in comments, such as a HELP in Latin-1.
+        return _KnownFile(stamp, parse_text(content.decode("utf-8", "surrogateescape")))
     finally:
         os.close(descriptor)
 
