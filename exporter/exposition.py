@@ -295,14 +295,14 @@ def join_openmetrics(blocks: Iterable[Block]) -> bytes:
 
 
 def _join_created(blocks: list[Block], names: set[str]) -> list[Block]:
-    """Return the blocks with each gauge NAME_created in the counter, histogram or summary NAME.
+    """Return the blocks with each family NAME_created in the counter, histogram or summary NAME.
 
-    Python's library writes such gauges. A reader may refuse a response with both families.
+    Python's library writes such gauges, scripts leave out the type. A strict reader refuses both.
     """
     created = {
         family.name.removesuffix(_CREATED): (family, lines)
         for family, lines in blocks
-        if family.name.endswith(_CREATED) and family.kind == "gauge"
+        if family.name.endswith(_CREATED) and family.kind in {"gauge", "untyped"}
     }
     joined: list[Block] = []
     used: set[Family] = set()

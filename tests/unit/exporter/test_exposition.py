@@ -84,7 +84,7 @@ def test_times_of_creation_are_samples_of_their_family_in_openmetrics() -> None:
         '# TYPE a_total counter\na_total{file="1"} 1\na_total{file="2"} 2\n'
         '# TYPE a_created gauge\na_created{file="1"} 3\na_created{file="2"} 4\n'
         '# TYPE h histogram\nh_bucket{le="1.0",z="a"} 1\nh_bucket{le="+Inf",z="a"} 2\n'
-        'h_count{z="a"} 2\nh_sum{z="a"} 2\n# TYPE h_created gauge\nh_created{z="a"} 5\n'
+        'h_count{z="a"} 2\nh_sum{z="a"} 2\nh_created{z="a"} 5\n'
         "# TYPE b gauge\nb 1\n# TYPE b_total counter\nb_total 1\n# TYPE b_created gauge\n"
         "b_created 6\n"
     )
