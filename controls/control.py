@@ -345,7 +345,8 @@ def read_topology(node: Node) -> Topology:
             num_sockets=len({t.socket_id for t in threads}),
             num_dies=len({(t.socket_id, t.die_id) for t in threads}),
             num_cores=len({tuple(t.core_cpu_list) for t in threads}),
-            num_numa_domains=len(domains) or len({t.numa_id for t in threads}),
+            # Without those that have memory alone: a GPU's, CXL.
+            num_numa_domains=len({t.numa_id for t in threads}),
         ),
     )
 

@@ -85,8 +85,8 @@ _INTEL_MODELS = frozenset({
     0x8F, 0xCF, 0xAD, 0xAE,  # Sapphire Rapids, Emerald Rapids, Granite Rapids
 })  # fmt: skip
 _ZEN_FAMILIES = frozenset({0x17, 0x19, 0x1A})
-_ZEN_4 = (range(0x10, 0x20), range(0x60, 0x80), range(0xA0, 0xB0))
-"""Models of family 19h with PrefetchControl."""
+_ZEN_4 = (range(0x10, 0x20), range(0x60, 0xB0))
+"""Models of family 19h with PrefetchControl; 0x90 is MI300A."""
 
 _HSMP = "dev/hsmp"
 _MESSAGE = struct.Struct("=IHH8IHxx")

@@ -29,7 +29,8 @@ _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _UNITS = (
     "seconds", "bytes", "joules", "celsius", "hertz", "watts", "volts", "amperes", "ratio",
 )  # fmt: skip
-_TOTAL = "_total"
+_TOTAL, _CREATED = "_total", "_created"
+_BOUND = re.compile(r'(?:^|,)(?:le|quantile)="[^"]*"')
 
 
 class Family:
@@ -283,9 +284,47 @@ def join_openmetrics(blocks: Iterable[Block]) -> bytes:
     """Return a document in OpenMetrics 1.0."""
     found = [*blocks]
     names = {family.name for family, _ in found}
+    if any(name.endswith(_CREATED) for name in names):
+        found = _join_created(found, names)
     parts: list[str] = []
     for family, lines in found:
         # A counter without its `_total` may clash with another family: lustre_disk_io.
         clashes = family.kind == "counter" and family.name.removesuffix("_total") in names
         parts += (family.unknown_head if clashes else family.openmetrics_head, lines)
     return "".join([*parts, "# EOF\n"]).encode()
+
+
+def _join_created(blocks: list[Block], names: set[str]) -> list[Block]:
+    """Return the blocks with each family NAME_created in the counter, histogram or summary NAME.
+
+    Python's library writes such gauges, scripts leave out the type. A strict reader refuses both.
+    """
+    created = {
+        family.name.removesuffix(_CREATED): (family, lines)
+        for family, lines in blocks
+        if family.name.endswith(_CREATED) and family.kind in {"gauge", "untyped"}
+    }
+    joined: list[Block] = []
+    used: set[Family] = set()
+    for family, lines in blocks:
+        base = family.name
+        if family.kind == "counter":
+            base = base.removesuffix(_TOTAL)
+            has_times = base in created and base not in names
+        else:
+            has_times = base in created and family.kind in {"histogram", "summary"}
+        if has_times:
+            other, times = created[base]
+            used.add(other)
+            lines = _group_lines(lines + times)  # noqa: PLW2901
+        joined.append((family, lines))
+    return [block for block in joined if block[0] not in used]
+
+
+def _group_lines(lines: str) -> str:
+    """Return lines of samples with those of the same labels together, but for le and quantile."""
+    groups: dict[str, list[str]] = {}
+    for line in lines.split("\n")[:-1]:
+        labels = line.rpartition("} ")[0].partition("{")[2]
+        groups.setdefault(_BOUND.sub("", labels).strip(","), []).append(f"{line}\n")
+    return "".join(chain.from_iterable(groups.values()))

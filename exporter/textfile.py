@@ -70,6 +70,8 @@ _SUFFIXES: dict[str, frozenset[Kind]] = {
     "_count": frozenset({"histogram", "summary"}),
 }
 """Suffixes of sample names, and the family types that use them."""
+_BOUNDS = {"histogram": "le", "summary": "quantile"}
+"""Labels with a number."""
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\[n"\\])*)"\s*', re.ASCII)
 _ESCAPED = re.compile(r"\\(.)")
@@ -77,6 +79,8 @@ _NUMBER = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan",
     re.ASCII | re.IGNORECASE,
 )
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+"""Bytes that are not UTF-8, decoded with surrogateescape."""
 _EXACT = 2**53
 
 
@@ -118,32 +122,41 @@ class _TextReader:
         if line.startswith("#"):
             self._take_comment(line)
             return
+        if _NO_TEXT.search(line):
+            raise UnparsableError("not text in UTF-8")
         found = _NAME.match(line)
         if found is None:
             raise UnparsableError("no metric name")
         labels, rest = _parse_labels(line[found.end() :].lstrip(" \t"))
+        pairs = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()) if value)
         words = rest.split()
         if len(words) == 2:
             raise UnparsableError("time stamps are not allowed")
         if len(words) != 1 or not _NUMBER.fullmatch(words[0]):
             raise UnparsableError("no number")
-        prefix = f"{found[0]}{labels} "
-        samples = self._family_of(found[0]).samples
+        prefix = f"{found[0]}{{{pairs}}} " if pairs else f"{found[0]} "
+        kind, _, samples = self._family_of(found[0])
+        bound = _BOUNDS.get(kind, "")
+        # Readers that check it, as node_exporter's does, would lose the whole response.
+        if bound in labels and not _NUMBER.fullmatch(labels[bound]):
+            raise UnparsableError(f"the label {bound} is no number")
         if prefix in samples:
             raise UnparsableError(f"{prefix.strip()} occurs twice")
         number = float(words[0])
         samples[prefix] = int(number) if number.is_integer() and abs(number) < _EXACT else number
 
     def _take_comment(self, line: str) -> None:
-        words = line.split(None, 3)
-        if len(words) < 3 or words[0] != "#" or words[1] not in {"HELP", "TYPE"}:
+        words = line[1:].split(None, 2)  # no blank is needed between # and the word
+        if len(words) < 2 or words[0] not in {"HELP", "TYPE"}:
             return
-        name, text = words[2], words[3] if len(words) > 3 else ""
+        name, text = words[1], words[2] if len(words) > 2 else ""
         if not _NAME.fullmatch(name):
             raise UnparsableError("no metric name")
         known = self.families.get(name) or TextFamily("untyped", "", {})
-        if words[1] == "HELP":
+        if words[0] == "HELP":
             known = known._replace(help=clean(_ESCAPED.sub(_unescape, text)))
+        elif not text:
+            return  # a line without a type is a comment, for node_exporter too
         elif text not in _KINDS:
             raise UnparsableError(f"{text!r} is not a type")
         elif known.samples:
@@ -160,10 +173,10 @@ class _TextReader:
         return self.families.setdefault(name, TextFamily("untyped", "", {}))
 
 
-def _parse_labels(text: str) -> tuple[str, str]:
-    """Return the labels, sorted, escaped and without empty values, and the text after them."""
+def _parse_labels(text: str) -> tuple[dict[str, str], str]:
+    """Return the labels with escaped values, and the text after them."""
     if not text.startswith("{"):
-        return "", text
+        return {}, text
     labels: dict[str, str] = {}
     position = 1
     while not text.startswith("}", position):
@@ -178,8 +191,7 @@ def _parse_labels(text: str) -> tuple[str, str]:
                 position += 1
         elif not text.startswith("}", position):
             raise UnparsableError("a label is malformed")
-    pairs = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()) if value)
-    return f"{{{pairs}}}" if pairs else "", text[position + 1 :]
+    return labels, text[position + 1 :]
 
 
 def _unescape(found: re.Match[str]) -> str:
@@ -307,9 +319,8 @@ def _read_file(directory: int, name: str, known: _KnownFile | None) -> _KnownFil
             content += part
         if len(content) > _LARGEST:
             raise UnparsableError(f"larger than {_LARGEST} bytes")
-        return _KnownFile(stamp, parse_text(content.decode()))
-    except UnicodeDecodeError as error:
-        raise UnparsableError("not text in UTF-8") from error
+        # Bytes that are no text may stand in comments, such as a HELP in Latin-1.
+        return _KnownFile(stamp, parse_text(content.decode("utf-8", "surrogateescape")))
     finally:
         os.close(descriptor)
 

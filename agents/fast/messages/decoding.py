@@ -49,7 +49,9 @@ _LONGEST_NAME = 256
 _EVENTS, _ORDERS = get_args(fast.MachineEvent), ("stop vm", "suspend vm", "resume vm")
 _MIGRATIONS, _MODES = get_args(fast.MigrationType), get_args(fast.EvacuationMode)
 _NEVER = ("driver", "transport")
-_NEVER_OF_PARTS = (*_NEVER, "regex", "devs", "ivshmem", "probe-hostname")
+_NEVER_OF_PARTS = (
+    *_NEVER, "regex", "devs", "ivshmem", "probe-hostname", "vcpu-map", "memnode-map",
+)  # fmt: skip
 """Fields of existing programs that no node accepts: they are named in the refusal."""
 _NAME_ELEMENT = re.compile(r"<name>([^<]*)</name>")
 _KPI_OFF = frozenset({"false", "no", "off"})
@@ -90,11 +92,10 @@ def _agent_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
         return _init_agent(fields, name)
     if task == "stop monitoring" or (task in {"", "task"} and "job-description" in fields):
         job = Fields(fields.get("job-description"), "job-description")
-        if "job-id" not in job and "process-id" not in job:
+        job_id, process_id = job.text("job-id", ""), job.uint("process-id", 0)
+        if not job_id and not process_id:
             raise UnparsableError("job-description: neither job-id nor process-id")
-        return fast.StopMonitoring(
-            id=name, job_id=job.text("job-id", ""), process_id=job.uint("process-id", 0)
-        )
+        return fast.StopMonitoring(id=name, job_id=job_id, process_id=process_id)
     raise UnparsableError(f"task: {show_value(task)} is no task of the agent")
 
 

@@ -123,9 +123,9 @@ class Fields:
         return self._values.get(_plain(key))
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return a text on one line."""
+        """Return a text on one line. A missing field is the default."""
         value = self.get(key)
-        if value is None and default is not None:
+        if default is not None and value in (None, default):  # fast-lib writes `id: ""` for no id
             return default
         if not isinstance(value, str) or not value.strip():
             raise UnparsableError(f"{self.name(key)}: expected text, not {show_value(value)}")

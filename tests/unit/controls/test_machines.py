@@ -193,7 +193,9 @@ def test_policies_of_cpufreq_that_hwthreads_share_are_one_change(tmp_path: Path)
 
 
 def test_topology_is_read_from_sys(tmp_path: Path) -> None:
-    topology = read_topology(intel(tmp_path))
+    node = intel(tmp_path)
+    node.put("sys/devices/system/node/node8/cpulist", "")  # the memory of a GPU
+    topology = read_topology(node)
     info = topology.cpu_info
     assert (info.num_hwthreads, info.smt_width, info.num_sockets) == (8, 2, 2)
     assert (info.num_dies, info.num_cores, info.num_numa_domains) == (2, 4, 2)

@@ -196,6 +196,8 @@ def test_hsmp_speaks_to_each_socket(tmp_path: Path) -> None:
     [
         (INTEL, CpuIdentity("GenuineIntel", 6, 143), {"l2_hwpf", "l1_dcu", "turbo"}),
         (AMD, CpuIdentity("AuthenticAMD", 25, 17), {"l1_stream", "up_down", "turbo_mode"}),
+        # The cores of MI300A.
+        (AMD.replace("17", "144"), CpuIdentity("AuthenticAMD", 25, 144), {"l2_stream"}),
         (AMD.replace("17", "1"), CpuIdentity("AuthenticAMD", 25, 1), {"turbo_mode"}),
         (INTEL.replace("143", "28"), CpuIdentity("GenuineIntel", 6, 28), NONE),
         (GRACE, None, NONE),

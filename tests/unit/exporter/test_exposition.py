@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ccagent.exporter.exposition import (
     Family,
     SampleEncoder,
+    WrittenFamily,
     counter,
     gauge,
     join_openmetrics,
@@ -18,6 +19,7 @@ from ccagent.exporter.exposition import (
     name_family,
     untyped,
 )
+from ccagent.exporter.textfile import parse_text
 from tests.support.exposition import parse
 
 NUMBERS = st.one_of(
@@ -74,6 +76,30 @@ def test_a_counter_without_total_keeps_its_name_in_openmetrics() -> None:
     assert "# TYPE cgroup_cpu_user_seconds counter" in text
     assert "# TYPE cgroup_cpu_user_seconds unknown" in openmetrics
     assert "\ncgroup_cpu_user_seconds 2\n" in openmetrics
+
+
+def test_times_of_creation_are_samples_of_their_family_in_openmetrics() -> None:
+    """Python's library writes them as gauges, which strict readers of both families refuse."""
+    text = (
+        '# TYPE a_total counter\na_total{file="1"} 1\na_total{file="2"} 2\n'
+        '# TYPE a_created gauge\na_created{file="1"} 3\na_created{file="2"} 4\n'
+        '# TYPE h histogram\nh_bucket{le="1.0",z="a"} 1\nh_bucket{le="+Inf",z="a"} 2\n'
+        'h_count{z="a"} 2\nh_sum{z="a"} 2\nh_created{z="a"} 5\n'
+        "# TYPE b gauge\nb 1\n# TYPE b_total counter\nb_total 1\n# TYPE b_created gauge\n"
+        "b_created 6\n"
+    )
+    families = parse_text(text).items()
+    blocks = SampleEncoder().encode(
+        (WrittenFamily(name, each.kind, each.help), [((p,), n) for p, n in each.samples.items()])
+        for name, each in families
+    )
+    values = {series: known.value for series, known in parse(text).items()}
+    document = join_openmetrics(blocks).decode()
+    assert {series: known.value for series, known in parse(document, "openmetrics").items()} == (
+        values
+    )
+    assert 'a_total{file="1"} 1\na_created{file="1"} 3\na_total{file="2"} 2\n' in document
+    assert "# TYPE b_created gauge\n" in document
 
 
 def test_an_untyped_family_is_unknown_in_openmetrics() -> None:

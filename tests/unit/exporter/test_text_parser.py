@@ -70,11 +70,32 @@ def test_what_the_official_parser_reads() -> None:
         ("# TYPE a stateset\n", "not a type"),
         ("a 1\n# TYPE a gauge\n", "TYPE after"),
         ("b 1\na 1 1\n", "line 2"),
+        ('# TYPE h histogram\nh_bucket{le="x"} 1\n', "line 2: the label le is no number"),
+        ('# TYPE h histogram\nh_bucket{le="",a="b"} 1\n', "the label le is no number"),
+        ('# TYPE s summary\ns{quantile="0x1p-3"} 1\n', "the label quantile is no number"),
     ],
 )
 def test_what_is_refused(text: str, problem: str) -> None:
     with pytest.raises(UnparsableError, match=problem):
         parse_text(text)
+
+
+def test_a_type_needs_no_blank_after_the_hash_sign() -> None:
+    """As for node_exporter: without its type a histogram would be three other families."""
+    found = parse_text(
+        "#HELP h Times\n#TYPE h histogram\nh_sum 1\nh_count 2\n##TYPE h gauge\n#TYPE\n"
+    )
+    assert {name: (each.kind, each.help, len(each.samples)) for name, each in found.items()} == {
+        "h": ("histogram", "Times", 2)
+    }
+
+
+def test_a_line_without_a_type_is_a_comment() -> None:
+    found = parse_text("# TYPE a gauge\n# TYPE a\na 1\n# TYPE a\n# TYPE b\t\nb 2\n")
+    assert {name: (each.kind, *each.samples.values()) for name, each in found.items()} == {
+        "a": ("gauge", 1),
+        "b": ("untyped", 2),
+    }
 
 
 @given(st.text(st.sampled_from('ab{}="\\\n ,#1.HELPTY\t'), max_size=60))

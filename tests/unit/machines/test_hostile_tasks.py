@@ -107,6 +107,9 @@ ATTACKS = [
     "task: migrate vm\nid: p\nvm-name: vm-1\ndestination: fox2\nparameter: {migration-type: hot}",
     "task: start vm\nid: q\nvm-configurations: [{vm-name: vm-1, pci-ids: {vendor: 1, device: 2}}]",
     "task: start vm\nid: r\nvm-configurations: [{vm-name: vm-1, devs: [{pci-addr: '1:2.3'}]}]",
+    # Accepted by the original for containers only: the machine would start on any CPU.
+    "task: start vm\nid: s\nvm-configurations: [{vm-name: vm-1, vcpu-map: [[2]]}]",
+    "task: start vm\nid: t\nvm-configurations: [{vm-name: vm-1, memnode-map: [[0]]}]",
     "task: evacuate node\nid: l\ndestinations: [fox2]",
     "task: quit\nid: m",
 ]  # fmt: skip

@@ -109,6 +109,18 @@ def test_stop_monitoring_in_lines_and_on_one() -> None:
     assert decode("agent task", b"---\n" + one + b"\n---\n") == wanted
 
 
+def test_an_empty_id_is_none() -> None:
+    """A container of fast-lib without an id is written with `id: ""`."""
+    task = decode("machine task", b'---\ntask: suspend vm\nlist:\n  - vm-name: a\nid: ""\n---')
+    assert isinstance(task, fast.OrderMachines)
+    assert (task.id, task.machines) == ("", (fast.MachineOrder(name="a"),))
+    text = 'task: stop monitoring\njob-description: {job-id: "", process-id: %d}'
+    assert decode("agent task", (text % 7).encode()) == fast.StopMonitoring(job_id="", process_id=7)
+    found = decode("agent task", (text % 0).encode())
+    assert isinstance(found, fast.Refusal)
+    assert found.reason == "job-description: neither job-id nor process-id"
+
+
 def test_results_of_the_migration_framework() -> None:
     text = b"""---
 scheduler: global
