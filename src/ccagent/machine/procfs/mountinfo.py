@@ -65,8 +65,9 @@ def parse_mountinfo(content: bytes) -> list[Mount]:
 def parse_visible_mounts(content: bytes) -> list[Mount]:
     """Parse the table without mounts that a path can't reach. Raise as `parse_mountinfo` does.
 
-    A mount hides those of the same parent mount at points below its own, and mounts within them.
-    Of several mounts at one point all are returned; the last hides the others.
+    A mount hides its parent if both have the same point, those of the same parent at points below
+    its own, and mounts within these. The last line of a point may be a hidden one: the kernel puts
+    a mount that another namespace propagates below a mount that is there.
     """
     mounts = parse_mountinfo(content)
     numbers = [line.split(b" ", 2)[:2] for line in content.split(b"\n") if line]
@@ -77,6 +78,11 @@ def parse_visible_mounts(content: bytes) -> list[Mount]:
     points: dict[bytes, set[str]] = {}
     for parent, point in known.values():
         points.setdefault(parent, set()).add(point)
+    under = {
+        parent
+        for number, (parent, point) in known.items()
+        if parent in known and known[parent][1] == point and parent != number
+    }
     # The kernel omits what is below `/`'s own mount point.
     covered = {
         number
@@ -93,10 +99,10 @@ def parse_visible_mounts(content: bytes) -> list[Mount]:
             number = known[number][0]
         return False
 
-    if not covered:
-        return mounts
     return [
-        mount for (number, _), mount in zip(numbers, mounts, strict=True) if not is_hidden(number)
+        mount
+        for (number, _), mount in zip(numbers, mounts, strict=True)
+        if number not in under and not is_hidden(number)
     ]
 
 

@@ -109,10 +109,19 @@ HIDDEN = b"""\
 
 def test_mounts_below_a_later_mount_are_hidden() -> None:
     points = [mount.point for mount in parse_visible_mounts(HIDDEN)]
-    assert points == ["/", "/data", "/data", "/database"]
+    assert points == ["/", "/data", "/database"]
     mount = find_mount(parse_visible_mounts(HIDDEN), "/data/cache/old/x")
     assert mount is not None
     assert mount.source == "/dev/sda6"
+
+
+def test_a_mount_propagated_below_another_is_hidden() -> None:
+    text = (
+        b"1 1 0:1 / / rw - rootfs rootfs rw\n"
+        b"66 68 8:1 / /home rw - xfs upper rw\n"
+        b"68 1 8:2 / /home rw master:2 - xfs lower rw\n"
+    )
+    assert [mount.source for mount in parse_visible_mounts(text)] == ["rootfs", "upper"]
 
 
 def test_a_table_with_a_loop_of_parents_is_parsed() -> None:
