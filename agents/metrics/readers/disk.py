@@ -24,7 +24,7 @@ from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.counters import Sums, compute_deltas
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_visible_mounts
 from ccagent.machine.procfs.system import parse_diskstats
 from ccagent.machine.space import SpaceQueries, escape
 
@@ -438,7 +438,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
     def _local_mounts(self, table: bytes) -> list[Mount]:
         """Return the mounts that count. Parse the table only after a change."""
         if table != self._table:
-            mounts = parse_mountinfo(table)
+            mounts = parse_visible_mounts(table)
             self._mounts = local_mounts(mounts, self.settings.types, self.settings.exclude)
             self._table = table
         return self._mounts

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError, NotPermittedError, UnparsableError
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_visible_mounts
 from ccagent.machine.procfs.process_files import STATUS, Identity, parse_identity
 from ccagent.machine.requirements import is_iterator_usable
 
@@ -57,7 +57,7 @@ def check_sources(node: Node, source: str) -> Iterator[Check]:
 def find_visibility(node: Node) -> CheckResult:
     """Check whether /proc shows the processes of all users."""
     identity = read_parsed(node, STATUS, parse_identity)
-    mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), "/proc")
+    mount = find_mount(read_parsed(node, MOUNTINFO, parse_visible_mounts), "/proc")
     is_proc = mount is not None and mount.type == "proc"
     hidepid = mount.option("hidepid") if mount is not None and is_proc else ""
     gid = mount.option("gid") if mount is not None and is_proc else ""

@@ -17,7 +17,7 @@ from ccagent.doctor.daemon import (
 from ccagent.doctor.finding import Finding, Site
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_visible_mounts
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, make_directory_name
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
 from ccagent.queue.segment import QueueOwner, find_owner, read_segment
@@ -215,7 +215,7 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
             who = f"user {user.pw_name}, the user of the service," if user else "this user"
             return NotHereError(f"{directory}: it does not exist, and {who} cannot create it")
         answer = node.space(path.lstrip("/"))
-        mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), path)
+        mount = find_mount(read_parsed(node, MOUNTINFO, parse_visible_mounts), path)
     except CcagentError as error:
         return error
     read_only = bool(answer.f_flag & os.ST_RDONLY)

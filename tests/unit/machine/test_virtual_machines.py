@@ -108,6 +108,26 @@ def test_the_job_of_a_machine_is_in_its_metadata(node: TreeNode) -> None:
     assert find_membership(node, b"0::/machine.slice/other.scope\n").job == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("vm_one", "vmone"),
+        (".vm..on\N{LATIN SMALL LETTER E WITH ACUTE}", "vm.on"),
+        ("x" * 70, "x" * 57),
+    ],
+)
+def test_the_state_is_found_by_its_number(node: TreeNode, name: str, short: str) -> None:
+    _file(node, f"run/libvirt/qemu/{name}.xml", STATE)
+    other = STATE.replace("id='3'", "id='4'").replace("4711", "12")
+    _file(node, f"run/libvirt/qemu/{short}.xml", other)
+    _file(
+        node, f"sys/fs/cgroup/machine.slice/machine-qemu\\x2d3\\x2d{short}.scope/cgroup.procs", ""
+    )
+    for number, job in ((3, 4711), (4, 12), (5, 0)):
+        scope = f"machine.slice/machine-qemu\\x2d{number}\\x2d{short}.scope"
+        assert find_membership(node, f"0::/{scope}\n".encode()).job == job
+
+
 def _usage(node: TreeNode, group: str, seconds: int, memory: int) -> None:
     _file(node, f"sys/fs/cgroup/{group}/cpu.stat", f"usage_usec {seconds}000000\n")
     _file(node, f"sys/fs/cgroup/{group}/memory.current", f"{memory}\n")

@@ -203,10 +203,12 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
 
 _parse_kills = _fields(oom_kill=("oom_kills", 1))
 
+_CFQ = "blkio.io_service_bytes_recursive"
+"""File of the scheduler CFQ, before Linux 5.0. It has no disk of another scheduler."""
+
 _IO_FILES = {
     V2: ("io.stat",),
-    # The second file is CFQ's, before Linux 5.0.
-    "blkio": ("blkio.throttle.io_service_bytes_recursive", "blkio.io_service_bytes_recursive"),
+    "blkio": ("blkio.throttle.io_service_bytes_recursive", _CFQ),
 }
 
 _PRESSURE = "pressure_"
@@ -288,7 +290,7 @@ class JobCgroups(FileErrors):
                 values |= found
         for name in _IO_FILES.get(kind, ()):
             devices = self.try_parsed(files, f"{path}/{name}", parse_io)
-            if devices is not None:
+            if devices or (devices is not None and name != _CFQ):
                 used = [io for device, io in devices.items() if not self._is_layer(node, device)]
                 values["io_read"] = sum(io[0] for io in used)
                 values["io_write"] = sum(io[1] for io in used)

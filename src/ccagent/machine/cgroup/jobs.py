@@ -75,7 +75,11 @@ _TITLE = re.compile(
     rb"(?: stepmgr)?\][ \0\n]*"
 )
 _MACHINE = re.compile(rb"/machine\.slice/(machine-qemu\\x2d[0-9]+\\x2d[^/\n]+\.scope)(?![^/])")
-_MACHINE_SCOPE = re.compile(r"machine-qemu\\x2d[0-9]+\\x2d(.+)\.scope")
+_MACHINE_SCOPE = re.compile(r"machine-qemu\\x2d([0-9]+)\\x2d(.+)\.scope")
+_DOMAIN = re.compile(rb"<domain\s[^<>]*\bid=(['\"])([0-9]+)\1")
+_NO_LETTER = re.compile(r"[^0-9A-Za-z]")
+_LONGEST_MACHINE = 63
+"""Characters of `qemu-NUMBER-NAME` from which libvirt may have cut it."""
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 MACHINE_SLICE = "machine.slice"
 MACHINE_STATES = "run/libvirt/qemu"
@@ -234,7 +238,7 @@ def parse_cgroup(content: bytes) -> CgroupPath | None:
 def machine_of_scope(name: str) -> str:
     r"""Return the machine of a scope such as `machine-qemu\x2d1\x2dNAME.scope`, or ""."""
     match = _MACHINE_SCOPE.fullmatch(name)
-    return "" if match is None else _ESCAPED.sub(lambda each: chr(int(each[1], 16)), match[1])
+    return "" if match is None else _ESCAPED.sub(lambda each: chr(int(each[1], 16)), match[2])
 
 
 def machine_scopes(node: Node, controllers: Iterable[str]) -> Iterator[tuple[str, str, str]]:
@@ -294,9 +298,30 @@ def _find_machine_job(node: Node, scope: str) -> int:
     job = node.job_numbers.get(scope, 0)
     if not job and name and "/" not in name:
         with suppress(CcagentError):
-            job = parse_machine_job(node.read(f"{MACHINE_STATES}/{name}.xml"))
+            job = parse_machine_job(_read_state(node, scope, name))
         _keep_job(node, scope, job)
     return job
+
+
+def _read_state(node: Node, scope: str, name: str) -> bytes:
+    """Return libvirt's state of the machine of a scope. Raise CcagentError if it can't be read.
+
+    libvirt omits underscores and other characters of a machine's name in the scope, and cuts long
+    names, but the state has the number in the scope. Source: src/hypervisor/domain_driver.c of
+    libvirt.
+    """
+    match = _MACHINE_SCOPE.fullmatch(scope)
+    number = "" if match is None else match[1]
+    letters = _NO_LETTER.sub("", name)
+    is_cut = len(f"qemu-{number}-{name}") >= _LONGEST_MACHINE
+    for file in sorted(node.list(MACHINE_STATES), key=lambda file: file != f"{name}.xml"):
+        own = _NO_LETTER.sub("", file.removesuffix(".xml"))
+        if file.endswith(".xml") and (own == letters or (is_cut and own.startswith(letters))):
+            state = node.read(f"{MACHINE_STATES}/{file}")
+            domain = _DOMAIN.search(state)
+            if domain is None or domain[2] == number.encode():
+                return state
+    raise NotHereError(f"/{MACHINE_STATES}: no state of machine {name}")
 
 
 def parse_title(cmdline: bytes) -> Step | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MOUNTINFO = "proc/self/mountinfo"
 
@@ -60,6 +60,55 @@ def parse_mountinfo(content: bytes) -> list[Mount]:
             )
         )
     return mounts
+
+
+def parse_visible_mounts(content: bytes) -> list[Mount]:
+    """Parse the table without mounts that a path can't reach. Raise as `parse_mountinfo` does.
+
+    A mount hides its parent if both have the same point, those of the same parent at points below
+    its own, and mounts within these. The last line of a point may be a hidden one: the kernel puts
+    a mount that another namespace propagates below a mount that is there.
+    """
+    mounts = parse_mountinfo(content)
+    numbers = [line.split(b" ", 2)[:2] for line in content.split(b"\n") if line]
+    known = {
+        number: (parent, mount.point)
+        for (number, parent), mount in zip(numbers, mounts, strict=True)
+    }
+    points: dict[bytes, set[str]] = {}
+    for parent, point in known.values():
+        points.setdefault(parent, set()).add(point)
+    under = {
+        parent
+        for number, (parent, point) in known.items()
+        if parent in known and known[parent][1] == point and parent != number
+    }
+    # The kernel omits what is below `/`'s own mount point.
+    covered = {
+        number
+        for number, (parent, point) in known.items()
+        if any(point[:end] in points[parent] for end in _ends_above(point))
+    }
+
+    def is_hidden(number: bytes) -> bool:
+        seen: set[bytes] = set()
+        while number in known and number not in seen:
+            if number in covered:
+                return True
+            seen.add(number)
+            number = known[number][0]
+        return False
+
+    return [
+        mount
+        for (number, _), mount in zip(numbers, mounts, strict=True)
+        if number not in under and not is_hidden(number)
+    ]
+
+
+def _ends_above(point: str) -> Iterator[int]:
+    """Yield the lengths of the paths between `/` and a mount point."""
+    return (end for end, character in enumerate(point) if character == "/" and end)
 
 
 def unescape_name(name: str) -> str:

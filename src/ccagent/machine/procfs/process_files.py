@@ -127,7 +127,8 @@ def parse_statm(content: bytes) -> Statm:
         shared, data = int(fields[2]), int(fields[5])
     except (ValueError, IndexError) as error:
         raise UnparsableError(f"not seven numbers: {content[:80]!r}") from error
-    if min(size, resident, shared, data) < 0 or max(size, resident, data) > LARGEST_UINT >> 24:
+    numbers = size, resident, shared, data
+    if min(numbers) < 0 or max(numbers) > LARGEST_UINT >> 24:
         raise UnparsableError("a number is out of range")
     # The kernel does not read both at the same time: shared can exceed resident.
     return Statm(max(0, resident - shared), data, resident, size)

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
 from ccagent.machine.bpf.loading import mount_of
-from ccagent.machine.procfs.mountinfo import Mount, find_mount, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import (
+    Mount,
+    find_mount,
+    parse_mountinfo,
+    parse_visible_mounts,
+)
 
 MOUNTINFO = b"""\
 22 27 0:21 / /proc rw,relatime - proc proc rw,gid=27,hidepid=2
@@ -73,6 +78,7 @@ def test_any_text_is_parsed_or_unparsable(text: bytes) -> None:
     except UnparsableError:
         return
     assert len(mounts) == len([line for line in text.split(b"\n") if line])
+    assert set(parse_visible_mounts(text)) <= set(mounts)
 
 
 @given(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20))
@@ -88,3 +94,36 @@ def test_the_mount_of_a_directory_of_this_machine(tmp_path: Path) -> None:
     status = os.stat("/proc").st_dev
     assert (mount.type, mount.device) == ("proc", f"{os.major(status)}:{os.minor(status)}")
     assert mount_of(str(tmp_path / "absent")) is None
+
+
+HIDDEN = b"""\
+20 1 8:1 / / rw - ext4 /dev/sda1 rw
+31 20 8:2 / /data/cache rw - xfs /dev/sda2 rw
+32 31 8:3 / /data/cache/old rw - xfs /dev/sda3 rw
+33 20 8:4 / /data rw - xfs /dev/sda4 rw
+34 33 8:5 / /data/new rw - xfs /dev/sda5 rw
+35 33 8:6 / /data rw - xfs /dev/sda6 rw
+36 20 8:7 / /database rw - xfs /dev/sda7 rw
+"""
+
+
+def test_mounts_below_a_later_mount_are_hidden() -> None:
+    points = [mount.point for mount in parse_visible_mounts(HIDDEN)]
+    assert points == ["/", "/data", "/database"]
+    mount = find_mount(parse_visible_mounts(HIDDEN), "/data/cache/old/x")
+    assert mount is not None
+    assert mount.source == "/dev/sda6"
+
+
+def test_a_mount_propagated_below_another_is_hidden() -> None:
+    text = (
+        b"1 1 0:1 / / rw - rootfs rootfs rw\n"
+        b"66 68 8:1 / /home rw - xfs upper rw\n"
+        b"68 1 8:2 / /home rw master:2 - xfs lower rw\n"
+    )
+    assert [mount.source for mount in parse_visible_mounts(text)] == ["rootfs", "upper"]
+
+
+def test_a_table_with_a_loop_of_parents_is_parsed() -> None:
+    text = b"1 2 8:1 / /a rw - xfs a rw\n2 1 8:2 / /b rw - xfs b rw\n3 2 8:3 / /a/c rw - xfs c rw\n"
+    assert [mount.point for mount in parse_visible_mounts(text)] == ["/a", "/b"]

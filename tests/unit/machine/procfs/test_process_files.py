@@ -84,6 +84,14 @@ def test_shared_read_ahead_of_resident_does_not_make_memory_negative() -> None:
     assert parse_statm(b"1000 300 301 7 0 450 0\n").private == 0
 
 
+@pytest.mark.parametrize("position", [0, 1, 2, 5])
+def test_a_number_of_statm_that_wrapped_is_unparsable(position: int) -> None:
+    numbers = [b"1000", b"300", b"120", b"7", b"0", b"450", b"0"]
+    numbers[position] = b"18446744073709551615"
+    with pytest.raises(UnparsableError):
+        parse_statm(b" ".join(numbers))
+
+
 def test_io_counts_all_read_and_write_calls() -> None:
     text = b"rchar: 10\nwchar: 20\nsyscr: 1\nread_bytes: 7\ncancelled_write_bytes: 30\n"
     assert parse_io(text) == Io(10, 20, 30)

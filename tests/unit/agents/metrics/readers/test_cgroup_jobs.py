@@ -480,6 +480,13 @@ class TestVersion1:
         old.rename(directory / "blkio.io_service_bytes_recursive")
         assert machine.read()[13]["job_io_write"] == 8192
 
+    def test_old_kernels_count_no_io_without_cfq(self, machine: Machine) -> None:
+        machine.v1(13)
+        directory = f"{CGROUP}/blkio/slurm/uid_5002/job_13"
+        machine.remove(f"{directory}/blkio.throttle.io_service_bytes_recursive")
+        machine.write(f"{directory}/blkio.io_service_bytes_recursive", "Total 0\n")
+        assert "job_io_write" not in machine.read()[13]
+
     @pytest.mark.parametrize(
         "scope",
         ["slurmx/uid_5002/job_13", "slurm/job_13", "slurm/uid_x/job_13", "slurm/uid_5002/xjob_13",

@@ -252,7 +252,7 @@ class Kernel(Node):
         path = Path(self.root, "proc/self/mountinfo")
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [
-            f"{number} 1 8:{number} / {point} rw - ext4 /dev/sd{number} rw\n"
+            f"{number + 2} 1 8:{number} / {point} rw - ext4 /dev/sd{number} rw\n"
             for number, point in enumerate(" ".join(names).split())
         ]
         path.write_text("".join(lines))
@@ -296,6 +296,12 @@ def test_types_and_mount_points_are_chosen() -> None:
 def test_what_is_mounted_over_is_not_asked() -> None:
     text = b"1 0 8:1 / /d rw - xfs /dev/sda1 rw\n2 1 0:9 / /d rw - nfs server:/d rw\n"
     assert local_mounts(parse_mountinfo(text), LOCAL, ()) == []
+
+
+def test_a_file_system_below_a_later_mount_is_not_asked(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, "/ /data/cache /data")
+    FilesystemReader().read(kernel)
+    assert sorted(kernel.asked) == ["/", "/data"]
 
 
 def test_a_pool_of_zfs_counts_once() -> None:
