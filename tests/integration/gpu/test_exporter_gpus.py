@@ -30,3 +30,6 @@ def test_cards_of_a_node_in_both_sets_of_names(machine: Machine) -> None:
     assert names[used] == 19980
     (clock,) = [name for name in names if name.startswith("DCGM_FI_DEV_SM_CLOCK") and uuid in name]
     assert names[clock] == 1755
+    (free,) = [name for name in names if name.startswith("DCGM_FI_DEV_FB_FREE") and uuid in name]
+    assert names[free] == 61440  # NVML's `free`, without the 500 MiB of the driver
+    assert names[free.replace("FREE", "RESERVED")] == 500
