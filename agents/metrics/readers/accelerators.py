@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -400,10 +401,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
 
 def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
     """Yield the values of all cards. Failing cards without address are skipped."""
-    memory: dict[str, int] = {}
-    for card in reading.cards:
-        address = reading.addresses.get(card.index, "")
-        memory[address] = memory.get(address, 0) + card.memory * _KB
+    memory = _sum_memory(reading)
     for card in reading.cards:
         address = parse_address(reading.addresses.get(card.index, ""))
         if not address:
@@ -427,6 +425,15 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
             if not is_divided:
                 yield Gauge("acc_mem_share", card.memory_util, scope)
         yield from _state_values(card, scope)
+
+
+def _sum_memory(reading: GpuReading) -> Counter[str]:
+    """Return the memory in use in B by address, over a card and its instances."""
+    memory: Counter[str] = Counter()
+    for card in reading.cards:
+        if card.index not in reading.with_shared_memory:
+            memory[reading.addresses.get(card.index, "")] += card.memory * _KB
+    return memory
 
 
 def _state_values(card: SampleGpu, scope: Scope) -> Iterator[Gauge]:

@@ -310,6 +310,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     without_memory: indices of cards that do not report memory.
     without_process_utilization: indices of cards whose utilisation is divided evenly among their
     processes.
+    with_shared_memory: indices of instances whose memory an earlier instance reports, too.
     modules, multiprocessors: by index; see `Card`.
     details: values on demand by index.
     """
@@ -323,6 +324,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     without_utilization: frozenset[int] = frozenset()
     without_memory: frozenset[int] = frozenset()
     without_process_utilization: frozenset[int] = frozenset()
+    with_shared_memory: frozenset[int] = frozenset()
     modules: dict[int, str] = {}
     multiprocessors: dict[int, int] = {}
     details: dict[int, list[Detail]] = {}
@@ -408,6 +410,7 @@ class Gpus:
             without_process_utilization=_select(
                 known, lambda each: not each.has_process_utilization
             ),
+            with_shared_memory=_select(known, lambda each: each.card.has_shared_memory),
             modules={index: name for index, each in known.items() if (name := each.card.module)},
             multiprocessors={
                 index: number
