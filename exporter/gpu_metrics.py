@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ccagent.exporter.sources import CardsOnNode, NodeSources
     from ccagent.machine.gpu.gpus import GpuReading
     from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleGpu
 
 
 _CARD = ("gpu", "uuid")
@@ -96,7 +97,7 @@ class GpuCollector(Collector):
         for field, family, factor in _VALUES:
             rows: list[tuple[Labels, float]] = []
             for card in working:
-                if lacks(cards, card.index, field):
+                if lacks(cards, card, field):
                     continue
                 value = getattr(card, field)
                 rows.append((labels[card.index], value * factor if factor >= 1 else value / 100))
@@ -140,14 +141,16 @@ def find_details(
     ]
 
 
-def lacks(cards: CardsOnNode, index: int, field: str) -> bool:
+def lacks(cards: CardsOnNode, card: SampleGpu, field: str) -> bool:
     """Return whether a card does not report a value. Its 0 then has no meaning."""
-    reading = cards.reading
+    index, reading = card.index, cards.reading
     if field == "ce_util":
         return index in reading.without_utilization
     if field == "memory":
         return index in reading.without_memory
-    return index in reading.instances
+    if field == "fan":  # a fan may stand still
+        return all(detail.name != "fan" for detail in reading.details.get(index, ()))
+    return index in reading.instances or not getattr(card, field)
 
 
 _LABELS = (
@@ -243,7 +246,14 @@ class DcgmCollector(Collector):
         reading = cards.reading
         states = [card for card in reading.cards if card.index in labels and not card.failing]
         for field, family in _STATES:
-            yield family, [(labels[card.index], getattr(card, field)) for card in states]
+            yield (
+                family,
+                [
+                    (labels[card.index], getattr(card, field))
+                    for card in states
+                    if not lacks(cards, card, field)
+                ],
+            )
         yield (
             _UTILIZATION,
             [

@@ -10,6 +10,7 @@ import pytest
 from ccagent.agents.sonar.jobs.allocations import Allocation
 from ccagent.errors import NotHereError
 from ccagent.exporter.collector import Collector
+from ccagent.exporter.community_metrics import JobstatsCollector
 from ccagent.exporter.gpu_metrics import (
     DcgmCollector,
     GpuCollector,
@@ -46,7 +47,7 @@ CARDS = CardsOnNode(
         details={
             0: [
                 Detail("energy", 5_000), Detail("xid", 79), Detail("pcie_replays", 2),
-                Detail("mem_reserved", 500 << 10), Detail("vgpu_licensed", 0),
+                Detail("mem_reserved", 500 << 10), Detail("vgpu_licensed", 0), Detail("fan", 0),
             ]
         },
     ),
@@ -87,6 +88,7 @@ def test_cards_and_the_job_that_has_them(node: Node) -> None:
     assert found[f"ccagent_gpu_memory_used_bytes{{{first}}}"] == 2048 * 1024
     assert found[f"ccagent_gpu_memory_bytes{{{first}}}"] == 80 * 1024**3
     assert found[f"ccagent_gpu_power_watts{{{first}}}"] == 300
+    assert found[f"ccagent_gpu_fan_ratio{{{first}}}"] == 0
     assert found[f"ccagent_gpu_clock_hertz{{{first}}}"] == 1.4e9
     assert found[f"ccagent_gpu_energy_joules_total{{{first}}}"] == 5.0
     assert found['ccagent_gpu_failing{gpu="2",uuid="GPU-2"}'] == 1
@@ -95,6 +97,17 @@ def test_cards_and_the_job_that_has_them(node: Node) -> None:
     assert found['ccagent_job_gpus{jobid="12"}'] == 2
     assert found['ccagent_job_gpus_used{jobid="12"}'] == 1
     assert found['ccagent_job_gpus_idle{jobid="12"}'] == 1
+
+
+@pytest.mark.parametrize("kind", [GpuCollector, DcgmCollector, JobstatsCollector])
+def test_a_value_that_a_card_does_not_report_is_no_zero(node: Node, kind: type[Collector]) -> None:
+    found = collected(collector(kind), node)
+    names = {name.partition("{")[0] for name in found if "GPU-1" in name}
+    assert not any(
+        word in name for name in names for word in ("power", "POWER", "temp", "TEMP", "fan")
+    )
+    assert not any("clock" in name.lower() for name in names)
+    assert not any("fan" in name and value for name, value in found.items() if "GPU-0" in name)
 
 
 def test_the_names_of_dcgm_exporter(node: Node) -> None:
