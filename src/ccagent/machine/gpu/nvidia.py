@@ -32,7 +32,7 @@ _MAJOR = 195
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada",
-    9: "Hopper", 10: "Blackwell",
+    9: "Hopper", 10: "Blackwell", 13: "Rubin",
 }  # fmt: skip
 _LARGEST_PROFILES = (3, 4, 5)
 """NVML_GPU_INSTANCE_PROFILE_4_SLICE, _7_SLICE and _8_SLICE: the whole card in one instance."""
