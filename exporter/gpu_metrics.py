@@ -265,12 +265,14 @@ class DcgmCollector(Collector):
         used: list[tuple[Labels, float]] = []
         free: list[tuple[Labels, float]] = []
         reserved = dict(find_details(reading, labels, "mem_reserved"))
+        sizes = reading.sum_memory({each.index: each.memory for each in reading.cards})
+        totals = reading.sum_memory({n: each.memory for n, each in cards.descriptions.items()})
         for card in states:
             if card.index not in reading.without_memory:
-                own = labels[card.index]
-                total = cards.descriptions[card.index].memory - int(reserved.get(own, 0))
-                used.append((own, card.memory // _KIB_OF_MIB))
-                free.append((own, max(0, total - card.memory) // _KIB_OF_MIB))
+                own, size = labels[card.index], sizes[card.index]
+                rest = totals[card.index] - size - int(reserved.get(own, 0))
+                used.append((own, size // _KIB_OF_MIB))
+                free.append((own, max(0, rest) // _KIB_OF_MIB))
         yield _FREE, free
         yield _FRAMEBUFFER, used
         yield _RESERVED, [(own, size // _KIB_OF_MIB) for own, size in reserved.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -401,7 +400,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
 
 def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
     """Yield the values of all cards. Failing cards without address are skipped."""
-    memory = _sum_memory(reading)
+    memory = reading.sum_memory({card.index: card.memory * _KB for card in reading.cards})
     for card in reading.cards:
         address = parse_address(reading.addresses.get(card.index, ""))
         if not address:
@@ -421,19 +420,10 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
         if not is_divided and card.index not in reading.without_utilization:
             yield Gauge("acc_utilization", card.ce_util, scope)
         if card.index not in reading.without_memory:
-            yield Gauge("acc_mem_used", memory[address], scope)
+            yield Gauge("acc_mem_used", memory[card.index], scope)
             if not is_divided:
                 yield Gauge("acc_mem_share", card.memory_util, scope)
         yield from _state_values(card, scope)
-
-
-def _sum_memory(reading: GpuReading) -> Counter[str]:
-    """Return the memory in use in B by address, over a card and its instances."""
-    memory: Counter[str] = Counter()
-    for card in reading.cards:
-        if card.index not in reading.with_shared_memory:
-            memory[reading.addresses.get(card.index, "")] += card.memory * _KB
-    return memory
 
 
 def _state_values(card: SampleGpu, scope: Scope) -> Iterator[Gauge]:

@@ -26,7 +26,7 @@ from ccagent.machine.node import BOOT_ID, Node
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ccagent.machine.gpu.vendor import Card, GpuVendor
 
@@ -328,6 +328,15 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     modules: dict[int, str] = {}
     multiprocessors: dict[int, int] = {}
     details: dict[int, list[Detail]] = {}
+
+    def sum_memory(self, sizes: Mapping[int, int]) -> dict[int, int]:
+        """Return the memory of each card with its instances. sizes: of all, by index."""
+        places = {index: self.addresses.get(index) or str(index) for index in sizes}
+        sums = dict.fromkeys(places.values(), 0)
+        for index, size in sizes.items():
+            if index not in self.with_shared_memory:
+                sums[places[index]] += size
+        return {index: sums[place] for index, place in places.items()}
 
 
 class Gpus:
