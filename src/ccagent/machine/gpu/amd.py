@@ -168,6 +168,10 @@ class Amd(GpuVendor):
         place = self._ask("amdsmi_get_gpu_enumeration_info", handle)
         render = _number(place, "drm_render")
         name = parse_address(address) if isinstance(address, str) else ""
+        if name.endswith(".0"):
+            # Since release 6.3 all partitions of a card have its address, without their number.
+            part = _number(self._ask("amdsmi_get_gpu_kfd_info", handle), "current_partition_id")
+            name = parse_address(f"{name[:-1]}{part}") or name
         if name and name not in self._boards:
             asic = self._ask("amdsmi_get_gpu_asic_info", handle)
             board = self._ask("amdsmi_get_gpu_board_info", handle)
@@ -225,9 +229,7 @@ class Amd(GpuVendor):
         """Return the processes of a card, each once. Before release 6.1 the list has handles."""
         found = self._ask("amdsmi_get_gpu_process_list", handle) or ()
         tables = [
-            each
-            if isinstance(each, dict)
-            else _table(self._ask("amdsmi_get_gpu_process_info", handle, each))
+            _table(each) or _table(self._ask("amdsmi_get_gpu_process_info", handle, each))
             for each in found
         ]
         return [*{table["pid"]: table for table in tables if table}.values()]

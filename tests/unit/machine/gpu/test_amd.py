@@ -59,6 +59,10 @@ def test_processes_share_a_card_by_compute_units(
     assert share_utilization([{"cu_occupancy": unit} for unit in units], whole) == expected
 
 
+class Partitions(dict[object, dict[str, Any]]):
+    """Answers by handle."""
+
+
 class EarlyBindings:
     """Bindings of release 6.0: other names of fields, handles of processes, numbers for "N/A"."""
 
@@ -92,7 +96,11 @@ class EarlyBindings:
             answer = self.ANSWERS[name.removeprefix("amdsmi_get_")]
         except KeyError:
             raise AttributeError(name) from None
-        return lambda *_: answer
+
+        def call(*arguments: object) -> Any:
+            return answer[arguments[0]] if isinstance(answer, Partitions) else answer
+
+        return call
 
 
 def test_bindings_of_an_earlier_release() -> None:
@@ -112,3 +120,14 @@ def test_bindings_of_an_earlier_release() -> None:
     assert {each.name: each.value for each in details[0].details} == {
         "energy": 31_000, "mem_utilization": 7, "xgmi_rx": 5,
     }  # fmt: skip
+
+
+def test_partitions_of_a_card_have_different_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {"a": 0, "b": 1, "c": 7, "d": "N/A"}
+    kfd = Partitions({each: {"current_partition_id": part} for each, part in numbers.items()})
+    monkeypatch.setitem(EarlyBindings.ANSWERS, "processor_handles", [*numbers])
+    monkeypatch.setitem(EarlyBindings.ANSWERS, "gpu_kfd_info", kfd)
+    vendor = Amd()
+    vendor._smi = EarlyBindings()
+    addresses = [each.card.address for each in vendor.read().cards]
+    assert addresses == [f"00000000:C1:00.{part}" for part in (0, 1, 7, 0)]
