@@ -191,7 +191,7 @@ class Nvidia(GpuVendor):
                     with contextlib.suppress(CardLostError):  # the instance was just destroyed
                         attributes = instance.ask("nvmlDeviceGetAttributes_v2")
                         # Compute instances of one GPU instance all report its memory.
-                        group = instance.ask("nvmlDeviceGetGpuInstanceId")
+                        group = instance.gpu_instance()
                         place = Card(
                             index=number + len(instances),
                             address=card.address,

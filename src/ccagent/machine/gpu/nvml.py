@@ -227,6 +227,14 @@ class Device:
         except UnicodeDecodeError:
             return ""
 
+    def gpu_instance(self) -> int | None:
+        """Return the id of the GPU instance of a MIG instance; None after any error."""
+        try:
+            number: int | None = self.ask("nvmlDeviceGetGpuInstanceId")
+        except (CardLostError, NotHereError):
+            return None
+        return number
+
     def watts(self, name: str) -> int:
         """Return a power in watts."""
         return as_watts(self.number(name))
