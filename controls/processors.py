@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     """Function of socket, message and argument. It returns the first word of the answer."""
 
 _POWERCAP = "sys/class/powercap"
-_ZONE = re.compile(r"intel-rapl:[0-9]{1,4}(?::[0-9]{1,4})?", re.ASCII)
+_ZONE = re.compile(r"intel-rapl:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})?", re.ASCII)
 _CONSTRAINT = re.compile(r"constraint_([0-9])_name", re.ASCII)
 _PACKAGE = re.compile(r"package-([0-9]{1,4})(?:-die-([0-9]{1,4}))?", re.ASCII)
 _WITH_TWO = frozenset({"pkg", "psys"})

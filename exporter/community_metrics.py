@@ -173,7 +173,7 @@ def find_cards(collector: Collector, node: Node) -> CardsOnNode | None:
 def has_value(cards: CardsOnNode, card: SampleGpu, field: str) -> bool:
     """Return whether a card reports a value. An instance has only its own memory."""
     is_own = field == "memory" or card.index not in cards.reading.instances
-    return is_own and not lacks(cards, card.index, field)
+    return is_own and not lacks(cards, card, field)
 
 
 def _name_cards(cards: CardsOnNode) -> Iterator[FamilyRows]:

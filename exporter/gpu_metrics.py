@@ -7,9 +7,11 @@ a card, or `CARD.INSTANCE`. Each line is a job id.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.allocations import idle_cards
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ccagent.exporter.exposition import FamilyRows, Kind, Labels
+    from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import CardsOnNode, NodeSources
     from ccagent.machine.gpu.gpus import GpuReading
     from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleGpu
 
 
 _CARD = ("gpu", "uuid")
@@ -93,7 +97,7 @@ class GpuCollector(Collector):
         for field, family, factor in _VALUES:
             rows: list[tuple[Labels, float]] = []
             for card in working:
-                if lacks(cards, card.index, field):
+                if lacks(cards, card, field):
                     continue
                 value = getattr(card, field)
                 rows.append((labels[card.index], value * factor if factor >= 1 else value / 100))
@@ -137,18 +141,23 @@ def find_details(
     ]
 
 
-def lacks(cards: CardsOnNode, index: int, field: str) -> bool:
+def lacks(cards: CardsOnNode, card: SampleGpu, field: str) -> bool:
     """Return whether a card does not report a value. Its 0 then has no meaning."""
-    reading = cards.reading
+    index, reading = card.index, cards.reading
     if field == "ce_util":
         return index in reading.without_utilization
     if field == "memory":
         return index in reading.without_memory
-    return index in reading.instances
+    if field == "fan":  # a fan may stand still
+        return all(detail.name != "fan" for detail in reading.details.get(index, ()))
+    return index in reading.instances or not getattr(card, field)
 
 
-_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname")
+_LABELS = (
+    "gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname", "DCGM_FI_DRIVER_VERSION",
+)  # fmt: skip
 _KIB_OF_MIB = 1024
+_WAYS = ("tx", "rx")
 NVIDIA = "NVIDIA"
 _MAJOR = "195:"
 _ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):(.+)", re.ASCII)
@@ -171,6 +180,10 @@ _STATES = (
 _UTILIZATION = _family("GPU_UTIL", "gauge", "GPU utilization (in %).")
 _FRAMEBUFFER = _family("FB_USED", "gauge", "Framebuffer memory used (in MiB).")
 _FREE = _family("FB_FREE", "gauge", "Framebuffer memory free (in MiB).")
+_RESERVED = _family("FB_RESERVED", "gauge", "Framebuffer memory reserved (in MiB).")
+_NVLINK = _family(
+    "NVLINK_BANDWIDTH_TOTAL", "gauge", "NVLink traffic since the previous scrape (in MB/s)."
+)
 _DETAILS = {
     "energy": _family(
         "TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ)."
@@ -190,6 +203,7 @@ _DETAILS = {
     "remapped_rows_failure": _family(
         "ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed"
     ),
+    "vgpu_licensed": _family("VGPU_LICENSE_STATUS", "gauge", "vGPU License status"),
 }
 
 
@@ -219,6 +233,10 @@ _PROFILE = re.compile(r"MIG (\S+)$", re.ASCII)
 class DcgmCollector(Collector):
     """NVIDIA cards; of their MIG instances only the activity."""
 
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._links = NvlinkRates()
+
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the cards through NVML. Raise NotHereError without an NVIDIA card."""
         cards = self.sources.cards.get(node)
@@ -228,7 +246,14 @@ class DcgmCollector(Collector):
         reading = cards.reading
         states = [card for card in reading.cards if card.index in labels and not card.failing]
         for field, family in _STATES:
-            yield family, [(labels[card.index], getattr(card, field)) for card in states]
+            yield (
+                family,
+                [
+                    (labels[card.index], getattr(card, field))
+                    for card in states
+                    if not lacks(cards, card, field)
+                ],
+            )
         yield (
             _UTILIZATION,
             [
@@ -239,19 +264,50 @@ class DcgmCollector(Collector):
         )
         used: list[tuple[Labels, float]] = []
         free: list[tuple[Labels, float]] = []
+        reserved = dict(find_details(reading, labels, "mem_reserved"))
+        sizes = reading.sum_memory({each.index: each.memory for each in reading.cards})
+        totals = reading.sum_memory({n: each.memory for n, each in cards.descriptions.items()})
         for card in states:
             if card.index not in reading.without_memory:
-                own = labels[card.index]
-                total = cards.descriptions[card.index].memory
-                used.append((own, card.memory // _KIB_OF_MIB))
-                free.append((own, max(0, total - card.memory) // _KIB_OF_MIB))
+                own, size = labels[card.index], sizes[card.index]
+                rest = totals[card.index] - size - int(reserved.get(own, 0))
+                used.append((own, size // _KIB_OF_MIB))
+                free.append((own, max(0, rest) // _KIB_OF_MIB))
         yield _FREE, free
         yield _FRAMEBUFFER, used
+        yield _RESERVED, [(own, size // _KIB_OF_MIB) for own, size in reserved.items()]
+        yield _NVLINK, self._links.read(reading, labels)
         for name, family in _DETAILS.items():
             yield family, find_details(reading, labels, name)
         parts = _label_instances(cards, labels)
         for name, divisor, family in _PROFILES:
             yield family, find_details(reading, parts, name, divisor)
+
+
+class NvlinkRates:
+    """Rates of all links of a card in MB of 1000 KiB per second, as DCGM computes them."""
+
+    def __init__(self) -> None:
+        self._reading: GpuReading | None = None
+        self._moment = 0.0
+        self._totals: dict[Labels, float] = {}
+        self._rates: list[tuple[Labels, float]] = []
+
+    def read(self, reading: GpuReading, labels: Mapping[int, Labels]) -> list[tuple[Labels, float]]:
+        """Return the rates since the previous reading; none at the first one, or after a reset."""
+        if reading is self._reading:
+            return self._rates
+        now = time.monotonic()
+        sent, received = (dict(find_details(reading, labels, f"nvlink_{way}")) for way in _WAYS)
+        totals = {own: sent[own] + received[own] for own in sent.keys() & received.keys()}
+        seconds = max(now - self._moment, 1e-3)
+        self._rates = [
+            (own, (total - self._totals[own]) // (1000 * seconds))
+            for own, total in sorted(totals.items())
+            if total >= self._totals.get(own, math.inf)
+        ]
+        self._reading, self._moment, self._totals = reading, now, totals
+        return self._rates
 
 
 def _label_instances(cards: CardsOnNode, labels: Mapping[int, Labels]) -> dict[int, Labels]:
@@ -292,7 +348,7 @@ def _label_cards(cards: CardsOnNode, hostname: str) -> dict[int, Labels]:
             continue
         address = format_address(reading.addresses.get(index, ""))
         device = f"nvidia{minors.get(index, index)}"
-        found[index] = (str(index), card.uuid, address, device, known.model, hostname)
+        found[index] = (str(index), card.uuid, address, device, known.model, hostname, known.driver)
     return found
 
 

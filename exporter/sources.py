@@ -218,7 +218,8 @@ _DESCRIBED_FOR = 3600.0
 _DETAILS = (
     "energy", "mem_utilization", "encoder_utilization", "decoder_utilization", "pcie_replays",
     "remapped_rows_corrected", "remapped_rows_uncorrected", "remapped_rows_failure", "xid",
-    "mem_temperature", "xgmi_rx", "xgmi_tx", *ACTIVITY, *TRAFFIC,
+    "mem_temperature", "fan", "mem_reserved", "vgpu_licensed", "nvlink_tx", "nvlink_rx", "xgmi_rx",
+    "xgmi_tx", *ACTIVITY, *TRAFFIC,
 )  # fmt: skip
 
 

@@ -400,10 +400,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
 
 def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
     """Yield the values of all cards. Failing cards without address are skipped."""
-    memory: dict[str, int] = {}
-    for card in reading.cards:
-        address = reading.addresses.get(card.index, "")
-        memory[address] = memory.get(address, 0) + card.memory * _KB
+    memory = reading.sum_memory({card.index: card.memory * _KB for card in reading.cards})
     for card in reading.cards:
         address = parse_address(reading.addresses.get(card.index, ""))
         if not address:
@@ -423,7 +420,7 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
         if not is_divided and card.index not in reading.without_utilization:
             yield Gauge("acc_utilization", card.ce_util, scope)
         if card.index not in reading.without_memory:
-            yield Gauge("acc_mem_used", memory[address], scope)
+            yield Gauge("acc_mem_used", memory[card.index], scope)
             if not is_divided:
                 yield Gauge("acc_mem_share", card.memory_util, scope)
         yield from _state_values(card, scope)

@@ -25,8 +25,8 @@ _LONGEST_LABEL = 64
 POWERCAP = "sys/class/powercap"
 
 # intel-rapl-mmio repeats the same packages. The directory also has links to the zones of a package:
-# intel-rapl:0:1 is beside intel-rapl:0.
-ZONE = re.compile(r"((?:intel|amd)-rapl:[0-9]{1,6})(?::[0-9]{1,6})?", re.ASCII)
+# intel-rapl:0:1 is beside intel-rapl:0. Numbers are hexadecimal (powercap_sys.c of Linux).
+ZONE = re.compile(r"((?:intel|amd)-rapl:[0-9a-f]{1,6})(?::[0-9a-f]{1,6})?", re.ASCII)
 
 # Only root may read since Linux 5.10 (CVE-2020-8694).
 FIX = (

@@ -178,6 +178,20 @@ def test_processes_compute_or_draw_or_use_mps(nvidia: Machine) -> None:
     }
 
 
+def test_drivers_with_another_structure_of_processes(nvidia: Machine) -> None:
+    nvidia.libraries.play(
+        NVIDIA,
+        "nvmlSystemGetDriverVersion = 535.54.03",
+        "nvmlDeviceGetComputeRunningProcesses_v3 0 = 1000:10737418240 4294967295:1001",
+        "nvmlDeviceGetComputeRunningProcesses_v2 0 = 1000:10737418240 1001:5368709120",
+    )
+    found = nvidia.processes()
+    assert {pid: each[0]["gpu_memory"] for pid, each in found.items() if pid in {1000, 1001}} == {
+        1000: 10485760, 1001: 5242880,
+    }  # fmt: skip
+    assert 4294967295 not in found
+
+
 def test_utilisation_is_that_since_the_last_sample(nvidia: Machine) -> None:
     assert nvidia.processes()[1000][0]["gpu_util"] == 60.0
     idle = nvidia.processes()

@@ -117,6 +117,22 @@ def test_a_divided_card_is_one_card(cards: Cards) -> None:
     assert found["acc_instance_mem_used"] == {MIG_1: 10737418240, MIG_4: 5368709120}
 
 
+def test_compute_instances_of_a_gpu_instance_share_its_memory(cards: Cards) -> None:
+    shared = "42949672960 0 32212254720 10737418240"
+    cards.nvidia(
+        DRIVER,
+        H100,
+        A40,
+        MIG,
+        f"nvmlDeviceGetMemoryInfo_v2 0/4 = {shared}",
+        "nvmlDeviceGetGpuInstanceId 0/1 = 2",
+        "nvmlDeviceGetGpuInstanceId 0/4 = 2",
+    )
+    found = cards.read()
+    assert found["acc_mem_used"][FIRST] == 20950548480  # what the card reports
+    assert found["acc_instance_mem_used"] == {MIG_1: 10737418240, MIG_4: 10737418240}
+
+
 def test_what_a_card_cannot_tell_is_unknown_and_not_zero(cards: Cards) -> None:
     cards.nvidia(
         NVIDIA,

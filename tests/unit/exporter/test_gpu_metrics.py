@@ -10,7 +10,14 @@ import pytest
 from ccagent.agents.sonar.jobs.allocations import Allocation
 from ccagent.errors import NotHereError
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.gpu_metrics import DcgmCollector, GpuCollector, GpuJobFiles, format_address
+from ccagent.exporter.community_metrics import JobstatsCollector
+from ccagent.exporter.gpu_metrics import (
+    DcgmCollector,
+    GpuCollector,
+    GpuJobFiles,
+    NvlinkRates,
+    format_address,
+)
 from ccagent.exporter.sources import CardsOnNode, SharedReading
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.machine.gpu.vendor import Detail
@@ -37,7 +44,12 @@ CARDS = CardsOnNode(
         addresses={0: "0000:3b:00.0", 1: "0000:5e:00.0"},
         without_utilization=frozenset({2}),
         without_memory=frozenset({2}),
-        details={0: [Detail("energy", 5_000), Detail("xid", 79), Detail("pcie_replays", 2)]},
+        details={
+            0: [
+                Detail("energy", 5_000), Detail("xid", 79), Detail("pcie_replays", 2),
+                Detail("mem_reserved", 500 << 10), Detail("vgpu_licensed", 0), Detail("fan", 0),
+            ]
+        },
     ),
     {
         index: SysinfoGpuCard(
@@ -76,6 +88,7 @@ def test_cards_and_the_job_that_has_them(node: Node) -> None:
     assert found[f"ccagent_gpu_memory_used_bytes{{{first}}}"] == 2048 * 1024
     assert found[f"ccagent_gpu_memory_bytes{{{first}}}"] == 80 * 1024**3
     assert found[f"ccagent_gpu_power_watts{{{first}}}"] == 300
+    assert found[f"ccagent_gpu_fan_ratio{{{first}}}"] == 0
     assert found[f"ccagent_gpu_clock_hertz{{{first}}}"] == 1.4e9
     assert found[f"ccagent_gpu_energy_joules_total{{{first}}}"] == 5.0
     assert found['ccagent_gpu_failing{gpu="2",uuid="GPU-2"}'] == 1
@@ -86,19 +99,48 @@ def test_cards_and_the_job_that_has_them(node: Node) -> None:
     assert found['ccagent_job_gpus_idle{jobid="12"}'] == 1
 
 
+@pytest.mark.parametrize("kind", [GpuCollector, DcgmCollector, JobstatsCollector])
+def test_a_value_that_a_card_does_not_report_is_no_zero(node: Node, kind: type[Collector]) -> None:
+    found = collected(collector(kind), node)
+    names = {name.partition("{")[0] for name in found if "GPU-1" in name}
+    assert not any(
+        word in name for name in names for word in ("power", "POWER", "temp", "TEMP", "fan")
+    )
+    assert not any("clock" in name.lower() for name in names)
+    assert not any("fan" in name and value for name, value in found.items() if "GPU-0" in name)
+
+
 def test_the_names_of_dcgm_exporter(node: Node) -> None:
     found = collected(collector(DcgmCollector), node)
     first = (
-        'UUID="GPU-0",device="nvidia0",gpu="0",hostname="c1",modelName="H100",'
-        'pci_bus_id="00000000:3B:00.0"'
+        'DCGM_FI_DRIVER_VERSION="580",UUID="GPU-0",device="nvidia0",gpu="0",hostname="c1",'
+        'modelName="H100",pci_bus_id="00000000:3B:00.0"'
     )
     assert found[f"DCGM_FI_DEV_GPU_UTIL{{{first}}}"] == 50
     assert found[f"DCGM_FI_DEV_FB_USED{{{first}}}"] == 2
-    assert found[f"DCGM_FI_DEV_FB_FREE{{{first}}}"] == 81918
+    assert found[f"DCGM_FI_DEV_FB_FREE{{{first}}}"] == 81920 - 2 - 500
     assert found[f"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{first}}}"] == 5_000
     assert found[f"DCGM_FI_DEV_XID_ERRORS{{{first}}}"] == 79
+    assert found[f"DCGM_FI_DEV_FB_RESERVED{{{first}}}"] == 500
+    assert found[f"DCGM_FI_DEV_VGPU_LICENSE_STATUS{{{first}}}"] == 0
     assert any('device="nvidia3"' in name for name in found)
     assert not any('gpu="2"' in name for name in found)
+
+
+def test_rate_of_all_nvlinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter((10.0, 14.0, 16.0))
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+
+    def reading(sent: int, received: int) -> GpuReading:
+        return GpuReading(details={0: [Detail("nvlink_tx", sent), Detail("nvlink_rx", received)]})
+
+    rates, labels = NvlinkRates(), {0: ("0",)}
+    assert rates.read(reading(1000, 500), labels) == []
+    second = reading(9000, 4500)
+    # 12,000 KiB in 4 s
+    assert rates.read(second, labels) == [(("0",), 3)]
+    assert rates.read(second, labels) == [(("0",), 3)]
+    assert rates.read(reading(10, 10), labels) == []
 
 
 @pytest.mark.parametrize("kind", [GpuCollector, DcgmCollector])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard, cast
 
 from msgspec.structs import replace
 
@@ -41,6 +41,10 @@ _LOST = (
 )  # fmt: skip
 
 _MOST_WATTS = 10_000
+_UNKNOWN = (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+_EARLIER = {"clk": "cur_clk", "energy_accumulator": "power"}
+"""Names of fields before the releases 6.2 and 6.3."""
+
 _TWO_DIES = ("0x7408", "0x740c")
 """Device ids of MI250X and MI250. Source: pci.ids."""
 
@@ -111,10 +115,9 @@ class Amd(GpuVendor):
                 total = self._kilobytes("amdsmi_get_gpu_memory_total", handle)
                 has_memory = total > 0
                 activity = self._ask("amdsmi_get_gpu_activity", handle)
-                has_utilization = isinstance(_table(activity).get("gfx_activity"), int)
+                has_utilization = _is_known(_table(activity).get("gfx_activity"))
                 state = self._state(index, handle, total, activity)
-                found = self._ask("amdsmi_get_gpu_process_list", handle) or ()
-                listed: list[Any] = [*{process["pid"]: process for process in found}.values()]
+                listed = self._list_processes(handle)
                 shares = share_utilization(listed, state.ce_util)
                 has_shares = shares is not None or len(listed) < 2
                 processes += _processes(listed, shares, state, total)
@@ -165,11 +168,17 @@ class Amd(GpuVendor):
         place = self._ask("amdsmi_get_gpu_enumeration_info", handle)
         render = _number(place, "drm_render")
         name = parse_address(address) if isinstance(address, str) else ""
+        if name.endswith(".0"):
+            # Since release 6.3 all partitions of a card have its address, without their number.
+            part = _number(self._ask("amdsmi_get_gpu_kfd_info", handle), "current_partition_id")
+            name = parse_address(f"{name[:-1]}{part}") or name
         if name and name not in self._boards:
             asic = self._ask("amdsmi_get_gpu_asic_info", handle)
             board = self._ask("amdsmi_get_gpu_board_info", handle)
             serial = _text(board, "product_serial")
-            self._boards[name] = AmdBoard(name, _text(asic, "device_id"), serial)
+            number = _number(asic, "device_id")  # a text since release 6.1
+            device = hex(number) if number else _text(asic, "device_id")
+            self._boards[name] = AmdBoard(name, device, serial)
         return Card(index=index, address=name, device=f"{_DRM_MAJOR}:{render}" if render else "")
 
     def _description(self, index: int, handle: Any) -> SysinfoGpuCard:
@@ -215,6 +224,15 @@ class Amd(GpuVendor):
             ce_clock=self._clock(handle, "GFX", "clk"),
             memory_clock=self._clock(handle, "MEM", "clk"),
         )
+
+    def _list_processes(self, handle: Any) -> list[dict[str, Any]]:
+        """Return the processes of a card, each once. Before release 6.1 the list has handles."""
+        found = self._ask("amdsmi_get_gpu_process_list", handle) or ()
+        tables = [
+            _table(each) or _table(self._ask("amdsmi_get_gpu_process_info", handle, each))
+            for each in found
+        ]
+        return [*{table["pid"]: table for table in tables if table}.values()]
 
     def _performance_state(self, handle: Any) -> int:
         """Return AMD SMI's performance level as ExtendedUint: 0 unknown, n + 2 for n."""
@@ -306,7 +324,7 @@ def share_utilization(processes: Sequence[dict[str, Any]], whole: int) -> list[f
     Releases of AMD SMI report them as a number or in percent.
     """
     units = [process.get("cu_occupancy") for process in processes]
-    known = [unit for unit in units if isinstance(unit, int)]
+    known = [unit for unit in units if _is_known(unit)]
     if len(known) < len(units) or (whole and not any(known)):
         return None
     return [round(whole * unit / (sum(known) or 1), 1) for unit in known]
@@ -342,10 +360,24 @@ def _table(answer: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
 
 
+def _find(answer: Any, field: str) -> Any:
+    """Return a value of a table, also under its earlier name; None without one."""
+    table = _table(answer)
+    return table.get(field, table.get(_EARLIER.get(field, "")))
+
+
+def _is_known(value: Any) -> TypeGuard[int]:
+    """Return whether a value is a number, and none that means "N/A".
+
+    Not all bindings replace the largest number of the card's table, which has 16, 32 or 64 bits.
+    """
+    return isinstance(value, int) and value >= 0 and value not in _UNKNOWN
+
+
 def _number(answer: Any, field: str) -> int:
     """Return a number from a table; 0 for "N/A"."""
-    value = _table(answer).get(field)
-    return value if isinstance(value, int) and value > 0 else 0
+    value = _find(answer, field)
+    return value if _is_known(value) else 0
 
 
 def _text(answer: Any, field: str) -> str:
@@ -425,8 +457,8 @@ def amd_card_details(
 def _of_table(answer: Any, fields: dict[str, str], wanted: frozenset[str]) -> Iterator[Detail]:
     """Yield the numbers and booleans of a table, without "N/A"."""
     for name, field in fields.items():
-        value = _table(answer).get(field)
-        if name in wanted and isinstance(value, int) and value >= 0:
+        value = _find(answer, field)
+        if name in wanted and _is_known(value):
             yield Detail(name, int(value))
 
 
@@ -446,8 +478,8 @@ def _fan_percent(speed: Any, largest: Any) -> int | None:
 def _energy(answer: Any) -> Iterator[Detail]:
     """Yield the energy in millijoules. A die whose energy another one counts reports 0."""
     values = _table(answer)
-    count, unit = values.get("energy_accumulator"), values.get("counter_resolution")
-    if isinstance(count, int) and isinstance(unit, float) and count > 0 and unit > 0:
+    count, unit = _number(values, "energy_accumulator"), values.get("counter_resolution")
+    if isinstance(unit, float) and count > 0 and unit > 0:
         yield Detail("energy", round(count * unit / 1000))
 
 
@@ -457,5 +489,6 @@ def _links(answer: Any, wanted: frozenset[str]) -> Iterator[Detail]:
     links = cast("list[dict[str, Any]]", values.get("links") or [])
     links = links[: cast("int", values.get("num_links", 0))]
     for name, field in _XGMI.items():
-        if links and name in wanted:
-            yield Detail(name, sum(link[field] for link in links))
+        known = [value for link in links if (value := link[field]) < _UNKNOWN[-1]]
+        if known and name in wanted:
+            yield Detail(name, sum(known))

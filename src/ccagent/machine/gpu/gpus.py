@@ -26,7 +26,7 @@ from ccagent.machine.node import BOOT_ID, Node
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ccagent.machine.gpu.vendor import Card, GpuVendor
 
@@ -310,6 +310,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     without_memory: indices of cards that do not report memory.
     without_process_utilization: indices of cards whose utilisation is divided evenly among their
     processes.
+    with_shared_memory: indices of instances whose memory an earlier instance reports, too.
     modules, multiprocessors: by index; see `Card`.
     details: values on demand by index.
     """
@@ -323,9 +324,19 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     without_utilization: frozenset[int] = frozenset()
     without_memory: frozenset[int] = frozenset()
     without_process_utilization: frozenset[int] = frozenset()
+    with_shared_memory: frozenset[int] = frozenset()
     modules: dict[int, str] = {}
     multiprocessors: dict[int, int] = {}
     details: dict[int, list[Detail]] = {}
+
+    def sum_memory(self, sizes: Mapping[int, int]) -> dict[int, int]:
+        """Return the memory of each card with its instances. sizes: of all, by index."""
+        places = {index: self.addresses.get(index) or str(index) for index in sizes}
+        sums = dict.fromkeys(places.values(), 0)
+        for index, size in sizes.items():
+            if index not in self.with_shared_memory:
+                sums[places[index]] += size
+        return {index: sums[place] for index, place in places.items()}
 
 
 class Gpus:
@@ -408,6 +419,7 @@ class Gpus:
             without_process_utilization=_select(
                 known, lambda each: not each.has_process_utilization
             ),
+            with_shared_memory=_select(known, lambda each: each.card.has_shared_memory),
             modules={index: name for index, each in known.items() if (name := each.card.module)},
             multiprocessors={
                 index: number

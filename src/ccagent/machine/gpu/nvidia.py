@@ -32,7 +32,7 @@ _MAJOR = 195
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada",
-    9: "Hopper", 10: "Blackwell",
+    9: "Hopper", 10: "Blackwell", 13: "Rubin",
 }  # fmt: skip
 _LARGEST_PROFILES = (3, 4, 5)
 """NVML_GPU_INSTANCE_PROFILE_4_SLICE, _7_SLICE and _8_SLICE: the whole card in one instance."""
@@ -186,23 +186,30 @@ class Nvidia(GpuVendor):
                 card = _card(index, device)
                 memory = device.memory()
                 instances: list[_Part] = []
+                seen: set[int] = set()
                 for instance in self._nvml.instances(index, device):
                     with contextlib.suppress(CardLostError):  # the instance was just destroyed
                         attributes = instance.ask("nvmlDeviceGetAttributes_v2")
+                        # Compute instances of one GPU instance all report its memory.
+                        group = instance.gpu_instance()
                         place = Card(
                             index=number + len(instances),
                             address=card.address,
                             is_instance=True,
                             multiprocessors=getattr(attributes, "multiprocessorCount", 0),
+                            has_shared_memory=group in seen,
                         )
                         instances.append(_Part(place, instance, instance.memory()))
+                        if group is not None:
+                            seen.add(group)
                 if instances:
                     card = replace(card, multiprocessors=_most_multiprocessors(device))
             except CardLostError:
                 found.append([Card(index=index)])
                 continue
-            used = memory.used - sum(part.memory.used for part in instances)
-            total = memory.total - sum(part.memory.total for part in instances)
+            own_memory = [part.memory for part in instances if not part.card.has_shared_memory]
+            used = memory.used - sum(each.used for each in own_memory)
+            total = memory.total - sum(each.total for each in own_memory)
             own = _Part(card, device, CardMemory(max(0, used), max(0, total)))
             found.append([own, *instances])
             number += len(instances)

@@ -154,6 +154,10 @@ _REASONS = {
 """Bits of nvmlClocksEventReasons."""
 
 _LARGEST_PERFORMANCE_STATE = 15
+_MEMORY_VERSION = 0x2000028
+"""nvmlMemory_v2. Drivers before 510 lack it, and count reserved memory as used."""
+_VGPU = 1
+"""NVML_GRID_LICENSE_FEATURE_CODE_VGPU."""
 
 
 def card_details(device: Device, wanted: frozenset[str], calls: LimitedCalls) -> list[Detail]:
@@ -209,11 +213,24 @@ def _values(asked: _Query, wanted: frozenset[str]) -> Iterator[tuple[str, Any]]:
         state = asked.ask("nvmlDeviceGetPerformanceState")
         is_known = state is not None and state <= _LARGEST_PERFORMANCE_STATE
         yield "performance_state", state if is_known else None
+    if "mem_reserved" in wanted:
+        memory = asked.ask("nvmlDeviceGetMemoryInfo", _MEMORY_VERSION)
+        yield "mem_reserved", None if memory is None else memory.reserved // 1024
+    if "vgpu_licensed" in wanted:
+        yield "vgpu_licensed", _is_vgpu_licensed(asked.ask("nvmlDeviceGetGridLicensableFeatures"))
     if wanted.intersection(_REMAPPED):
         yield from zip(_REMAPPED, asked.ask("nvmlDeviceGetRemappedRows") or (), strict=False)
     if not wanted.isdisjoint(_REASONS):
         yield from _reasons(asked)
     yield from _of_fields(asked, wanted)
+
+
+def _is_vgpu_licensed(features: Any) -> int | None:
+    """Return 1 if the card is a licensed vGPU, else 0; None if unknown."""
+    if features is None:
+        return None
+    listed = features.gridLicensableFeatures[: features.licensableFeaturesCount]
+    return int(any(each.featureCode == _VGPU and each.featureState for each in listed))
 
 
 def _reasons(asked: _Query) -> Iterator[tuple[str, int]]:

@@ -10,6 +10,7 @@ Enums"; nvml.h for numbers and codes.
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import NotHereError
@@ -46,6 +47,9 @@ _SHORTEST = 0.1
 
 _ROUNDING = 0.5
 _LARGEST_RATE = 1e8
+
+_WITH_OTHER_PROCESSES = (535, 43), (535, 98)
+"""Drivers with another structure of processes: the first one, and the first one after them."""
 
 _FIRST_DRIVER_FOR_MIG = 550
 """Earlier drivers are reported to refuse the memory of instances after a sample of GPM."""
@@ -109,6 +113,16 @@ class Nvml:
             return Device(self, None).text("nvmlSystemGetDriverVersion")
         except CardLostError:
             return ""  # a lost card must not prevent the reading of the others
+
+    @cached_property
+    def process_versions(self) -> tuple[str, ...]:
+        """Return the versions of the calls for processes.
+
+        The third one of some drivers fills a structure that only one release of the bindings had.
+        """
+        numbers = tuple(int(each) for each in self.driver().split(".")[:2] if each.isdecimal())
+        first, end = _WITH_OTHER_PROCESSES
+        return ("_v2",) if first <= numbers < end else ("_v3", "_v2")
 
     def devices(self) -> list[Device | None]:
         """Return the cards by index; None for a card that can't be opened."""
@@ -213,6 +227,14 @@ class Device:
         except UnicodeDecodeError:
             return ""
 
+    def gpu_instance(self) -> int | None:
+        """Return the id of the GPU instance of a MIG instance; None after any error."""
+        try:
+            number: int | None = self.ask("nvmlDeviceGetGpuInstanceId")
+        except (CardLostError, NotHereError):
+            return None
+        return number
+
     def watts(self, name: str) -> int:
         """Return a power in watts."""
         return as_watts(self.number(name))
@@ -255,7 +277,7 @@ class Device:
             self._unsupported.clear()  # the card's MIG mode may have changed
         memory: dict[int, int] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
-            for version in ("_v3", "_v2"):
+            for version in self._nvml.process_versions:
                 listed = self.ask(f"nvmlDeviceGet{kind}RunningProcesses{version}")
                 if listed is None:
                     continue

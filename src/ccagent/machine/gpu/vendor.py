@@ -40,7 +40,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address as returned by `parse_address`; empty if a failing card does not report it. device:
     `major:minor` of its device file, as in device cgroups; empty if unknown. module: name of the
     module whose cards share one power meter; empty: the card has its own meter. multiprocessors: of
-    an instance; of a card with instances, all that they may have; 0: unknown.
+    an instance; of a card with instances, all that they may have; 0: unknown. has_shared_memory:
+    whether an earlier instance reports the same memory.
     """
 
     index: int
@@ -49,6 +50,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_instance: bool = False
     module: str = ""
     multiprocessors: int = 0
+    has_shared_memory: bool = False
 
 
 UNKNOWN_MODULE = "?"

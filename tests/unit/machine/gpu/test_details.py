@@ -166,3 +166,15 @@ def test_a_double_that_is_no_number_is_unknown() -> None:
     field = NVML.c_nvmlFieldValue_t()
     field.valueType, field.value.dVal = NVML.NVML_VALUE_TYPE_DOUBLE, float("nan")
     assert field_number(field) is None
+
+
+def test_license_of_a_vgpu() -> None:
+    features = NVML.c_nvmlGridLicensableFeatures_v4_t()
+    assert nvidia_details._is_vgpu_licensed(features) == 0  # a card without vGPU
+    features.licensableFeaturesCount = 1
+    features.gridLicensableFeatures[0].featureCode = NVML.NVML_GRID_LICENSE_FEATURE_CODE_VGPU
+    assert nvidia_details._is_vgpu_licensed(features) == 0
+    features.gridLicensableFeatures[0].featureState = 1
+    assert nvidia_details._is_vgpu_licensed(features) == 1
+    assert nvidia_details._is_vgpu_licensed(None) is None
+    assert NVML.nvmlMemory_v2 == nvidia_details._MEMORY_VERSION

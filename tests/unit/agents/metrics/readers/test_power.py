@@ -185,6 +185,15 @@ def test_dies_make_up_a_socket(tmp_path: Path) -> None:
     assert S1 not in {scope for _, scope in found}
 
 
+def test_numbers_of_zones_are_hexadecimal(tmp_path: Path) -> None:
+    sockets = {f"intel-rapl:{n:x}": (f"package-{n}", 1000, RANGE) for n in range(17)}
+    machine = Machine(tmp_path, sockets | {"intel-rapl:10:0": ("dram", 200, DRAM_RANGE)})
+    found = {(each.metric, each.scope): each.value for each in machine.reader.read(machine.node)}
+    assert found["cpu_power", Scope("socket", "11")] == 1000
+    assert len([metric for metric, _ in found if metric == "cpu_power"]) == 18
+    assert found["mem_power", Scope("socket", "16")] == 200
+
+
 def test_the_same_packages_by_another_way_are_not_counted_again(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {"intel-rapl:0": ("package-0", 7, RANGE)})
     machine.add("intel-rapl-mmio:0", "package-0", 7, RANGE)
