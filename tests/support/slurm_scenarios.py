@@ -67,6 +67,7 @@ class Jobs:
         self.cluster = cluster
         self.ids: dict[str, int] = {}
         self.expected: dict[str, set[str]] = {}
+        self._tasks = {"array": 6}  # sacct lists those that wait only later
         self._interactive: dict[str, subprocess.Popen[str]] = {}
         self._changed = cluster.directory / "home/changed"
         self._until_changed = f"while [ ! -e {self._changed} ]; do sleep 0.2; done"
@@ -108,14 +109,18 @@ class Jobs:
             process.kill()
             process.communicate()
 
-    def unlike_expected(self, *names: str) -> dict[str, tuple[int, set[str]]]:
+    def unlike_expected(self, *names: str) -> dict[str, tuple[int, list[str]]]:
         """Return the id and the states of those jobs that are in other states than expected."""
         ids = {name: self.ids[name] for name in names or self.ids}
-        states: dict[int, set[str]] = {}
+        states: dict[int, list[str]] = {}
         for job, state in self.cluster.states(*ids.values()):
-            states.setdefault(job, set()).add(state)
-        found = {name: (job, states.get(job, set())) for name, job in ids.items()}
-        return {name: each for name, each in found.items() if each[1] != self.expected[name]}
+            states.setdefault(job, []).append(state)
+        found = {name: (job, states.get(job, [])) for name, job in ids.items()}
+        return {
+            name: (job, listed)
+            for name, (job, listed) in found.items()
+            if {*listed} != self.expected[name] or len(listed) < self._tasks.get(name, 1)
+        }
 
     def _add(self, name: str, user: str, ends: str, *arguments: str, script: str = "true") -> int:
         """Submit a job that is to end in the states `ends`."""
