@@ -94,7 +94,9 @@ _FIELDS: list[Any] = [
 ]  # fmt: skip
 _UsualRecord = msgspec.defstruct("_UsualRecord", _FIELDS, forbid_unknown_fields=True, gc=False)
 """A valid record with the operations of Lustre's own servers."""
-_decode_usual = msgspec.json.Decoder(list[_UsualRecord]).decode  # type: ignore[valid-type]
+_decode_usual: Callable[[bytes], list[Any]] = msgspec.json.Decoder(
+    list[_UsualRecord]  # type: ignore[valid-type]
+).decode
 
 
 class JobstatsObservation(NamedTuple):
